@@ -39,8 +39,8 @@ def explain_os_errors(path: Path | None = None) -> Iterator[None]:
         # EFBIG: a limit on file sizes
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise UserError(
-                f"{where}the disk is full; free some space or set data_dir and results_dir to "
-                "another disk, then run again"
+                f"{where}the disk is full; free some space or take another disk (of a run, by "
+                "data_dir and results_dir), then run again"
             ) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise UserError(

@@ -66,7 +66,7 @@ MEASUREMENTS = 10
 """Measurements on held-out text during a run, each with a sample."""
 FIXED_SECONDS = 40
 """The stages around training, on two cores: corpus, tokenizer, evaluation, report."""
-PROMPTS = 4
+PROMPTS, LONGEST_PROMPT = 4, 60  # characters
 VOCABULARIES = ((200_000, 512), (3_000_000, 1024), (20_000_000, 2048), (200_000_000, 4096))
 """Sizes of the tokenizer for texts below so many bytes."""
 LARGEST_VOCABULARY = 8192
@@ -184,9 +184,13 @@ def validation_share(total: int) -> float:
 
 
 def openings_of(document: str) -> list[str]:
-    """The first words of paragraphs of prose: prompts to which a continuation can be read."""
+    """The first words of paragraphs of prose: prompts to which a continuation can be read.
+
+    Where words are not set apart, the first characters.
+    """
     paragraphs = re.findall(r"(?:\A|\n\s*\n)\s*([^\n]{40,})", document)
-    return [" ".join(first.split()[:5]) for first in paragraphs[:: 1 + len(paragraphs) // 100]]
+    every = paragraphs[:: 1 + len(paragraphs) // 100]
+    return [" ".join(first.split()[:5])[:LONGEST_PROMPT].strip() for first in every]
 
 
 def learn_vocabulary(sample: Sequence[bytes], total: int) -> Tokenizer:

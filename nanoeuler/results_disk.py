@@ -8,6 +8,9 @@ from nanoeuler.training.saving import EARLY
 from nanoeuler.training.schedule import Schedule
 from nanoeuler.training.skipping import REWIND_STEPS
 
+MOST_EVENTS = 10_000
+"""Checkpoints and measurements that are followed."""
+
 
 class Kept(NamedTuple):
     """Numbers of checkpoints, and of best models beside them."""
@@ -27,6 +30,8 @@ def checkpoints_kept(settings: Training, steps: int, seconds: float) -> Kept:
     kept_for_longer = {schedule.decay_start} if schedule.kind == "wsd" else set()
     minutes = seconds / steps / 60
     between = settings.checkpoint_minutes / minutes if minutes else math.inf  # steps
+    # a longer run leaves no other number
+    steps = min(steps, MOST_EVENTS * math.ceil(min(settings.validate_every, between)))
     present: dict[int, int] = {}  # step → the best step when it was saved
     best = saved = step = 0
     most = (0, 0)

@@ -12,10 +12,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from nanoeuler.errors import UserError
+
 LEFT = re.compile(r"\..+\.(?:[0-9a-f]{8}\.part|\d+\.(?:part|old))")
 """Names of temporary files and folders: of `temporary_path`, and of older versions."""
 ABANDONED_SECONDS = 24 * 3600.0
 NAME_LENGTH = 32  # of the characters that a temporary name takes over
+TRIES = 100
+"""Of a writer whose temporary file is swept away before it has locked it."""
 
 
 def temporary_path(path: Path) -> Path:
@@ -32,15 +36,17 @@ def temporary_beside(target: Path, folder: bool = False) -> Iterator[Path]:
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     sweep(target.parent, target.name)
-    while True:
+    for _ in range(TRIES):
         path = temporary_path(target)
-        if folder:
-            path.mkdir()
         with contextlib.suppress(FileNotFoundError):  # another process has swept it away
+            if folder:
+                path.mkdir()
             descriptor = os.open(path, os.O_RDONLY if folder else os.O_RDWR | os.O_CREAT, 0o666)
             if try_lock(descriptor) is not False and os.fstat(descriptor).st_nlink:
                 break
             os.close(descriptor)
+    else:
+        raise UserError(f"{target.parent}: nothing can be made there; give another path")
     try:
         yield path
     finally:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from nanoeuler.errors import UserError
+from nanoeuler.temporary import temporary_beside
 from nanoeuler.training.lock import FolderLock
 
 CHECK = ["-m", "nanoeuler", "check", "--quick"]
@@ -69,6 +70,14 @@ def test_a_lock_that_cannot_be_written_leaves_nothing_behind(tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no folder like /proc here")
+@pytest.mark.parametrize("folder", [False, True])
+def test_a_place_where_nothing_can_be_made_is_refused(folder):
+    message = "/proc: nothing can be made there; give another path"
+    with pytest.raises(UserError, match=message), temporary_beside(Path("/proc/x"), folder):
+        pass
 
 
 def test_a_terminal_without_greek_gets_a_question_mark(tmp_path):

@@ -60,12 +60,12 @@ def run_train(options: argparse.Namespace) -> int:
             "for more, raise pretrain.tokens in the configuration that a shorter run writes"
         )
     texts = together(options.text)
-    name = options.name or name_of(texts[0])
+    name = name_of(texts[0]) if options.name is None else options.name
     if not re.match(NAME, name):
         raise UserError(f"--name {name}: give {FORM_OF_NAME}")
     config_file = RESULTS / name / "config.yaml"
     request = ["nanoeuler", "train", *texts, "--minutes", f"{options.minutes:g}"]
-    request += ["--name", options.name] if options.name else []
+    request += ["--name", options.name] if options.name is not None else []
     prepare(config_file, name, texts, options.minutes, shlex.join(request))
     arguments = ["--cores", "all", "--configfile", str(config_file), "--quiet", "all"]
     return run_snakemake(arguments) or show_results(config_file)

@@ -100,7 +100,7 @@ def find_snakefile() -> Path:
 
 
 def run_snakemake(arguments: Sequence[str]) -> int:
-    """Run Snakemake on our workflow, and pass on signals, at which a stage saves.
+    """Run Snakemake on our workflow, and pass on signals as Ctrl-C, at which a stage saves.
 
     Returns the exit status. Snakemake says itself, by `config/endings.py`, how it ended.
     """
@@ -111,7 +111,7 @@ def run_snakemake(arguments: Sequence[str]) -> int:
 
     def pass_on(number: int, _frame: FrameType | None) -> None:
         received.append(number)
-        os.killpg(process.pid, number)
+        os.killpg(process.pid, signal.SIGINT)
 
     before = {number: signal.signal(number, pass_on) for number in SIGNALS}
     status = process.wait()

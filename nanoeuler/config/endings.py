@@ -4,8 +4,11 @@ Snakemake has no setting for that. It prints the command of a failed job, in whi
 configuration over as JSON, twice, and a traceback for Ctrl-C before the first job.
 """
 
+import functools
 import logging
+import signal
 import sys
+import warnings
 from pathlib import Path
 from types import TracebackType
 
@@ -13,15 +16,20 @@ from nanoeuler.config.snakemake_internals import filter_messages
 
 AGAIN = "run the same command again: what is finished stays, and training resumes"
 INTERRUPTED = f"interrupted  to go on, {AGAIN}"
+LOCKED = (
+    "error  another run is at work in this folder; wait for it, or stop it, and run the same "
+    "command again (if none is: snakemake --unlock)"
+)
 LAST_RECORD = "At least one job did not complete successfully"
 
 
 class Endings(logging.Filter):
     """A filter of Snakemake's logger, which sees all records, also those that are not shown."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, quiet: bool) -> None:
+        """`quiet`: nothing of Snakemake's is shown, so that its errors are shown here."""
         super().__init__()
-        self.interrupted = False
+        self.quiet, self.interrupted = quiet, False
         self.failed: dict[str, list[str]] = {}  # rule → its log files
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -41,6 +49,11 @@ class Endings(logging.Filter):
         elif LAST_RECORD in text:
             print(self.sentence(), file=sys.stderr, flush=True)
             return False
+        elif "Directory cannot be locked" in text:
+            print(LOCKED, file=sys.stderr, flush=True)
+            return False
+        elif self.quiet and record.levelno >= logging.ERROR and "Look above" not in text:
+            print(f"error  {' '.join(text.split())}", file=sys.stderr, flush=True)
         return True
 
     def sentence(self) -> str:
@@ -58,9 +71,10 @@ def where(logs: list[str]) -> str:
     return f" (log: {', '.join(found)})" if found else " (without a log, see above)"
 
 
+@functools.cache  # once
 def end_in_sentences() -> None:
     """Adapt the messages of this process's Snakemake."""
-    filter_messages(Endings())
+    filter_messages(Endings(quiet="--quiet all" in " ".join(sys.argv)))
     sys.excepthook = sentence_for_ctrl_c
 
 
@@ -77,8 +91,16 @@ def sentence_for_ctrl_c(
 def main() -> None:
     """`python -m nanoeuler.config.endings …`: Snakemake, heeding Ctrl-C from its first import."""
     sys.excepthook = sentence_for_ctrl_c
+    # a shell that runs us in the background has it ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Snakemake's, where it is interrupted
+    warnings.filterwarnings("ignore", "coroutine 'JobScheduler", RuntimeWarning)
     from snakemake.cli import main as snakemake
 
+    # of the module that the Snakefile imports, which this is not; it does so for `snakemake`, too
+    from nanoeuler.config import endings
+
+    endings.end_in_sentences()
     snakemake()
 
 

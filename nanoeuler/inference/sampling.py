@@ -50,7 +50,7 @@ class Sampling:
         if not 0 <= self.temperature <= MOST:
             raise UserError(
                 f"temperature is {brief(self.temperature)}: it must be 0 (greedy) or above, "
-                "1 samples from the model as it is"
+                f"at most {MOST:g}; 1 samples from the model as it is"
             )
         if not 0 <= self.top_k <= MOST:
             raise UserError(

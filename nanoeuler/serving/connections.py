@@ -6,6 +6,7 @@ arrive, a client that does not read, and the number of connections.
 
 import asyncio
 import json
+from http import HTTPStatus
 from typing import Any
 
 import h11
@@ -104,11 +105,14 @@ class Connection(H11Protocol):
 
     def refuse(self, error: ApiError) -> None:
         """Answer without a request, and close."""
-        body = json.dumps(error.body()).encode()
-        self.transport.write(
-            b"HTTP/1.1 %d \r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
-            b"Retry-After: 5\r\nConnection: close\r\n\r\n%b" % (error.status, len(body), body)
-        )
+        body, status = json.dumps(error.body()).encode(), HTTPStatus(error.status)
+        headers = [
+            f"HTTP/1.1 {error.status} {status.phrase}",
+            *("Content-Type: application/json", f"Content-Length: {len(body)}"),
+            *(["Retry-After: 5"] if status is not HTTPStatus.BAD_REQUEST else []),
+            *("Connection: close", "", ""),
+        ]
+        self.transport.write("\r\n".join(headers).encode() + body)
         self.transport.close()
         self.stall = self.stall or self.loop.call_later(STALL_SECONDS, self.transport.abort)
 

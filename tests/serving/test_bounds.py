@@ -114,7 +114,8 @@ def test_what_is_no_http_is_answered_and_closed(server):
         connection = server.connect()
         connection.sendall(noise)
         answer = received(connection)
-        assert answer.startswith(b"HTTP/1.1 400")
+        assert answer.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+        assert b"Retry-After" not in answer
         assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
 
 

@@ -73,3 +73,8 @@ def test_hours_of_the_shipped_stages_leave_what_runs_of_them_left():
     pretrain = Pretrain(tokens=2_200_000, batch_tokens=2048, learning_rate=8e-3)
     assert checkpoints_kept(pretrain, 1075, seconds=3600.0) == Kept(1, 3, 0)
     assert checkpoints_kept(pretrain, 1075, seconds=5.0) == Kept(1, 1, 0)
+
+
+def test_the_longest_run_is_planned_at_once():
+    settings = Pretrain.read({"tokens": 10**15, "batch_tokens": 4096})
+    assert checkpoints_kept(settings, 10**12, 1e11) == checkpoints_kept(settings, 10**9, 1e8)

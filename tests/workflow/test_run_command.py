@@ -1,10 +1,16 @@
 """`nanoeuler run`, and how a workflow ends that fails: in one sentence."""
 
+import logging
 import os
+import signal
 import subprocess
 import sys
 
+import pytest
+from snakemake.exceptions import LockException
+
 from nanoeuler.cli import main
+from nanoeuler.config.endings import Endings
 
 RUN = "import sys; from nanoeuler.cli import main; sys.exit(main(['run', *sys.argv[1:]]))"
 
@@ -63,3 +69,37 @@ def test_ctrl_c_before_the_first_job_ends_in_a_sentence():
         said[error] = subprocess.run(command, capture_output=True, text=True).stderr
     assert said["KeyboardInterrupt"].startswith("interrupted  to go on, run the same command")
     assert "Traceback" in said["OSError('no')"]
+
+
+def test_errors_of_a_snakemake_that_is_to_be_quiet_are_told_in_a_line(checkout):
+    checkout.write("torn.yaml", "run: trial\nfoo: [\n")
+    torn = run(checkout, "torn.yaml", "--", "--quiet", "all")
+    assert torn.returncode == 1
+    [error] = [line for line in torn.stderr.splitlines() if line.startswith("error  ")]
+    assert "Config file is not valid JSON or YAML" in error
+    assert "Traceback" not in torn.stderr
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_folder_in_which_another_run_is_at_work_is_told(capsys, quiet):
+    said = logging.LogRecord("", logging.ERROR, "", 0, str(LockException()), (), None)
+    assert not Endings(quiet=quiet).filter(said), "Snakemake's advice to unlock is not shown"
+    assert capsys.readouterr().err.startswith("error  another run is at work in this folder; wait")
+
+
+def test_a_run_that_is_terminated_says_that_it_was_interrupted(checkout):
+    """By SIGTERM, and in a shell's background, where Ctrl-C is ignored."""
+    program = (
+        "import os, signal, sys, threading; from nanoeuler.cli import workflow;"
+        "signal.signal(signal.SIGINT, signal.SIG_IGN);"
+        "workflow.find_snakefile = lambda: 'Snakefile';"
+        "threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGTERM)).start();"
+        "sys.exit(workflow.run_snakemake(['--cores', '1']))"
+    )
+    (checkout.path / "Snakefile").unlink()
+    rules = "from nanoeuler.config.endings import end_in_sentences\nend_in_sentences()\n"
+    checkout.write("Snakefile", f"{rules}rule all:\n    shell: 'sleep 60'\n")
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=checkout.path, capture_output=True, text=True, timeout=50)
+    assert done.returncode == 128 + signal.SIGTERM
+    assert done.stderr.splitlines()[-1].startswith("interrupted  to go on, run the same command")
