@@ -76,5 +76,5 @@ def test_hours_of_the_shipped_stages_leave_what_runs_of_them_left():
 
 
 def test_the_longest_run_is_planned_at_once():
-    settings = Pretrain.read({"tokens": 10**15, "batch_tokens": 4096})
+    settings = Pretrain(tokens=10**15, batch_tokens=4096, learning_rate=1e-3)
     assert checkpoints_kept(settings, 10**12, 1e11) == checkpoints_kept(settings, 10**9, 1e8)
