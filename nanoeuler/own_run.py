@@ -302,15 +302,20 @@ def write_config(path: Path, comment: Sequence[str], config: dict[str, Any]) -> 
 
 
 def together(paths: Sequence[str]) -> list[str]:
-    """Put the pattern in the place of the files that a shell has made of it.
+    """Put the pattern in the place of the files that a shell has made of it, and take a path that
+    is given twice once.
 
     Each path is a source of the corpus, which is measured by itself; a folder's files are one.
     """
+    known: dict[str, str] = {}
+    for path in paths:
+        known.setdefault(os.path.normpath(path), path)
+    paths = list(known.values())
     first = Path(paths[0])
     pattern = str(first.parent / f"*{first.suffix}")
     if len(paths) > 1 and sorted(paths) == sorted(glob.glob(pattern)):
         return [pattern]
-    return list(paths)
+    return paths
 
 
 def name_of(path: str) -> str:

@@ -174,6 +174,7 @@ def test_the_files_that_a_shell_makes_of_a_pattern_are_one_source(tmp_path, monk
     assert together(["books/a.txt", "books/b.txt", "books/c.txt"]) == ["books/*.txt"]
     assert together(["books/a.txt", "books/c.txt"]) == ["books/a.txt", "books/c.txt"]
     assert together(["books/a.txt"]) == ["books/a.txt"]
+    assert together(["books/", "a.txt", "./books", "a.txt"]) == ["books/", "a.txt"]
     monkeypatch.chdir(tmp_path / "books")
     assert together(["b.txt", "a.txt", "c.txt"]) == ["*.txt"]
 
