@@ -32,9 +32,9 @@ def test_ten_megabytes_of_anything_take_linear_time_and_have_the_ids_of_tokenize
     data = MEGABYTES[name]
     seconds = []
     for size in (len(data) // 10, len(data)):
-        began = time.perf_counter()
+        began = time.process_time()  # other programs do not count
         ids = tokenizer.encode(data[:size])
-        seconds.append(time.perf_counter() - began)
+        seconds.append(time.process_time() - began)
         assert tokenizer.decode_bytes(ids) == data[:size]
     assert seconds[1] < 40 * seconds[0] + 1  # quadratic would be a hundred times
     if name == "bytes that are not UTF-8":  # which `tokenizers` does not read
