@@ -90,6 +90,11 @@ def test_the_device_chooses_what_the_host_chooses(vocabulary, portable):
     logits = np.stack([random.permuted(row) for row in 4 + 2 * peaked]).astype(np.float32)
     logits[::4] = logits[::4].astype(ml_dtypes.bfloat16)  # many of them equal
     logits[1::4] = 3 * random.standard_normal((16, vocabulary))
+    # nearly all of them in one bin, hundreds to thousands equal
+    logits[2::8] = -1 + np.float32(6e-8) * random.integers(
+        0, [[1], [2], [9], [99]] * 2, (8, vocabulary)
+    )
+    logits[2::8, 1] = 0
     logits[-1] = 0
     allowed = random.random(vocabulary) < 0.9
     allowed[0] = True
