@@ -32,48 +32,11 @@
 // Compiled in: THREADS of a block, HEADS, KV_HEADS, HEAD_SIZE, KEY, VALUE, TOKENS, QK_NORM, GPT2,
 // and TOGETHER, a divisor of HEADS / KV_HEADS.
 #include "common.cuh"
+#include "new_tokens.cuh"
 #include "overlap.cuh"
-#include "rotation.cuh"
-#include "slots.cuh"
 
-constexpr int WARPS = THREADS / 32, CHUNKS = HEAD_SIZE / WIDTH, GROUPS = THREADS / CHUNKS,
-              AHEAD = 4;
-constexpr int TOKEN = KV_HEADS * HEAD_SIZE, HALF = HEAD_SIZE / 2;
-constexpr float NEVER = -1e30f;  // below any score; unlike infinities, two have a difference
+constexpr int WARPS = THREADS / 32, GROUPS = THREADS / CHUNKS, AHEAD = 4;
 static_assert(TOKENS + TOGETHER <= GROUPS, "a group takes a new key or a query");
-
-// Norm and rotation of a head at a position. CHUNKS neighbouring lanes have eight elements each, a
-// lane's from `column` on.
-struct Place {
-    int column;
-    Eight cos, sin;
-
-    __device__ __forceinline__
-    Place(const float* cosine, const float* sine, int position, int column)
-        : column(column) {
-        const size_t at = size_t(position) * HALF + column % HALF;
-        cos = load(cosine + at), sin = load(sine + at);
-    }
-    __device__ __forceinline__ Eight
-    normed_and_rotated(Eight x, const float* weight, float epsilon) const {
-        Eight scale = {1, 1, 1, 1, 1, 1, 1, 1}, out;
-        if (weight) scale = load(weight + column);
-        float squares = 0;
-#pragma unroll
-        for (int i = 0; i < WIDTH; ++i) squares = fmaf(x.at[i], x.at[i], squares);
-#pragma unroll
-        for (int distance = 1; distance < CHUNKS; distance *= 2)
-            squares += __shfl_xor_sync(WHOLE_WARP, squares, distance);
-        const float inverse = 1.0f / sqrtf(squares / HEAD_SIZE + epsilon);
-#pragma unroll
-        for (int i = 0; i < WIDTH; ++i) {
-            const float mine = x.at[i] * (inverse * scale.at[i]),
-                        partner = __shfl_xor_sync(WHOLE_WARP, mine, CHUNKS / 2);
-            out.at[i] = rotated(mine, partner, cos.at[i], sin.at[i], column < HALF ? 1 : -1).x;
-        }
-        return out;
-    }
-};
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     attend(const ACTIVATION* query, ACTIVATION* keys, const ACTIVATION* values,
@@ -137,7 +100,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         sums[h] = {}, top[h] = NEVER, total[h] = 0;
 #pragma unroll
         for (int i = 0; i < WIDTH; ++i)
-            queries[h].at[i] *= scale * 1.44269504f;  // scores in powers of 2
+            queries[h].at[i] *= scale * LOG2E;
     }
     for (int first = begin; first < end; first += GROUPS * AHEAD) {
         if (first > begin) fetch(first, first, end);
@@ -202,25 +165,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         if (lane == 0) tops[warp][h] = highest, totals[warp][h] = total[h];
     }
     __syncthreads();
-    for (int index = threadIdx.x; index < TOGETHER * HEAD_SIZE; index += THREADS) {
-        const int h = index / HEAD_SIZE, e = index % HEAD_SIZE, head = first_head + h;
-        float highest = NEVER, sum = 0, weights = 0;
-#pragma unroll
-        for (int w = 0; w < WARPS; ++w) highest = fmaxf(highest, tops[w][h]);
-#pragma unroll
-        for (int w = 0; w < WARPS; ++w) {
-            const float shrink = exp2f(tops[w][h] - highest);
-            weights = fmaf(totals[w][h], shrink, weights);
-            sum = fmaf(warp_sums[w][h][e], shrink, sum);
-        }
-        const size_t row = (size_t(b) * HEADS + head) * gridDim.x + split;
-        if (out) {
-            out[row * HEAD_SIZE + e] = ACTIVATION(sum / weights);
-        } else {
-            parts[row * HEAD_SIZE + e] = sum;
-            if (e == 0) shares[row] = make_float2(highest, weights);
-        }
-    }
+    const size_t part = (size_t(b) * HEADS + first_head) * gridDim.x + split;
+    put_together(tops, totals, warp_sums[0][0], part, gridDim.x, out, parts, shares);
 }
 
 // Threads of a head: each rotates 8 elements of the first half with 8 of the second.

@@ -22,7 +22,6 @@ from nanoeuler.backend.cuda.kernel_sources import (
     MANY_ROWS_WARPS,
     MOST_MANY_ROWS,
     MOSTLY_CACHE,
-    MUCH_SHARED,
     WARP,
     WIDTH,
     DecodingSizes,
@@ -33,8 +32,8 @@ from nanoeuler.backend.cuda.kernel_sources import (
     choosing_bytes,
     choosing_threads,
     head_fits,
+    many_rows_attention,
     many_rows_head,
-    many_rows_parts,
     many_rows_products,
     most_rows,
     parts_of,
@@ -148,7 +147,9 @@ class DecodingOps(FusingBackend, ChoosingBackend):
         outputs = query, *step.slots
         sizes = B, S, step.cache_stride
         self.launch_warps(source, "project", pairs, *inputs, *weights, *rotation, *outputs, *sizes)
-        self.attend(step, MOSTLY_CACHE, query, span, splits, None, parts, shares)
+        attention = self.sources.decode_attention(s, step.tokens, MOSTLY_CACHE)
+        block = ATTEND_THREADS, 0
+        self.attend(attention, block, step, query, span, splits, None, parts, shares)
         attended = parts, shares, lengths, span, splits
         output = a.output, a.output_bias, float(step.attention.step_size), x
         self.launch_warps(source, "output", s.dim, *attended, *output, B)
@@ -166,8 +167,8 @@ class DecodingOps(FusingBackend, ChoosingBackend):
         s, a, m, x, lengths = step.sizes, step.a, step.m, step.x_BD, step.lengths
         B, S, most = step.rows, step.capacity, many_bucket(step.rows)
         source = self.sources.many_rows_layer(s, most, step.tokens)
-        products = many_rows_products(s, most)
-        span = blocks(blocks(S, many_rows_parts(most)), LEAST_SPAN) * LEAST_SPAN
+        products, attention = many_rows_products(s, most), many_rows_attention(s, most)
+        span = blocks(blocks(S, attention.parts), LEAST_SPAN) * LEAST_SPAN
         splits = blocks(S, span)
         query, hidden, attended, parts, shares = self.scratch.take(
             "decoding",
@@ -185,11 +186,12 @@ class DecodingOps(FusingBackend, ChoosingBackend):
         weights = a.query_key_value, a.query_key_value_bias
         rotation, sizes = (lengths, *step.table), (B, S, step.cache_stride)
         launch("project", x, *norm, *weights, *rotation, query, *step.slots, *sizes)
-        whole = attended if many_rows_parts(most) == 1 else None
-        self.attend(step, MUCH_SHARED, query, span, splits, whole, parts, shares)
-        attention = whole, parts, shares, lengths, span, splits
-        step_size = float(step.attention.step_size)
-        launch("output", *attention, a.output, a.output_bias, step_size, x, B)
+        whole = attended if attention.parts == 1 else None
+        block = attention.warps * WARP, attention.shared_bytes
+        self.attend(source, block, step, query, span, splits, whole, parts, shares)
+        found = whole, parts, shares, lengths, span, splits
+        output = a.output, a.output_bias, float(step.attention.step_size), x
+        launch("output", *found, *output, B)
         epsilon, down_bias = float(step.mlp.epsilon), None
         if isinstance(m, GeluWeights):
             down_bias = m.down_bias
@@ -239,17 +241,19 @@ class DecodingOps(FusingBackend, ChoosingBackend):
         """From the product q, k, v to the keys and values in the cache and to `attended`."""
         s, B = step.sizes, step.rows
         threads = B * (s.heads + 2 * s.kv_heads) * s.head_size // (2 * WIDTH)
-        grid, source = blocks(threads, ATTEND_THREADS), self.attention_source(step, None)
+        grid, block = blocks(threads, ATTEND_THREADS), (ATTEND_THREADS, 0)
+        source = self.sources.decode_attention(s, step.tokens)
         inputs = packed, np.int64(packed.shape[1]), step.lengths, *step.table
         outputs = query, *step.slots
         sizes = step.cache_stride, step.capacity, B
         self.launch(source, "fill_slots", grid, ATTEND_THREADS, *inputs, *outputs, *sizes)
-        self.attend(step, None, query, step.capacity, 1, attended, None, None)
+        self.attend(source, block, step, query, step.capacity, 1, attended, None, None)
 
     def attend(
         self,
+        source: Source,
+        block: tuple[int, int],
         step: LayerStep,
-        carveout: int | None,
         query: Array,
         span: int,
         splits: int,
@@ -258,19 +262,16 @@ class DecodingOps(FusingBackend, ChoosingBackend):
         shares: Array | None,
     ) -> None:
         """Attention of the new tokens, the keys of a row in `splits` parts of `span`: to `out`, or
-        as parts and their shares. Norms of heads are applied on the way."""
-        s, a = step.sizes, step.a
-        source = self.attention_source(step, carveout)
+        as parts and their shares. Norms of heads are applied on the way. `block`: its threads and
+        bytes of shared memory."""
+        s, a, (threads, shared) = step.sizes, step.a, block
         grid = splits, s.heads // s.heads_together, step.rows
         inputs = query, *step.slots, step.cache_stride, step.lengths
         norms = *step.table, a.query_norm, a.key_norm, float(step.attention.epsilon)
         sizes = step.capacity, span, s.head_size**-0.5
         outputs = out, parts, shares
         arguments = *inputs, *norms, *sizes, *outputs
-        self.launch(source, "attend", grid, ATTEND_THREADS, *arguments, early=True)
-
-    def attention_source(self, step: LayerStep, carveout: int | None) -> Source:
-        return self.sources.decode_attention(step.sizes, step.tokens, carveout)
+        self.launch(source, "attend", grid, threads, *arguments, shared=shared, early=True)
 
     def next_logits(self, norm: Norm, weight_VD: Array, out_BV: Array) -> None:
         x_BD, gpt2 = norm.x_ND, isinstance(norm, LayerNorm)

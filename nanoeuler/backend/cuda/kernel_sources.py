@@ -276,9 +276,40 @@ def parts_of(rows: int) -> int:
     return 8 if rows <= FEW_ROWS else 2
 
 
-def many_rows_parts(rows: int) -> int:
-    """The same before a product of many_rows.cuh, whose blocks read a share of the parts."""
-    return min(8, 64 // rows)
+@dataclass(frozen=True)
+class ManyRowsAttention:
+    """How many_rows_attention.cuh takes the keys of up to `rows` rows."""
+
+    head_size: int
+    heads_together: int
+    rows: int
+
+    @property
+    def parts(self) -> int:
+        """Most parts of the keys of a row, which the product behind puts together."""
+        return 1 if self.rows > 16 else 64 // self.rows
+
+    @property
+    def warps(self) -> int:
+        """Of a block: few where there are as many blocks as heads."""
+        return 8 if self.heads_together > 1 else 4
+
+    @property
+    def stages(self) -> int:
+        """Tiles of keys that a warp has on their way: more are worth their memory only where a
+        part is long."""
+        return 2 if self.heads_together > 1 and self.parts == 1 and self.head_size <= 64 else 1
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block: tiles of 16 keys and their values."""
+        return self.warps * self.stages * 2 * 16 * self.head_size * 2
+
+    @property
+    def constants(self) -> dict[str, int]:
+        constants = {"PARTS": self.parts, "TOGETHER": self.heads_together}
+        tiles = {"WARPS": self.warps, "STAGES": self.stages, "BYTES": self.shared_bytes}
+        return constants | {f"ATTEND_{key}": value for key, value in tiles.items()}
 
 
 @dataclass(frozen=True)
@@ -330,6 +361,11 @@ class ManyRowsProduct:
     def constants(self, name: str) -> dict[str, int]:
         sizes = {"SPLIT": self.split, "TILES": self.tiles, "BYTES": self.shared_bytes}
         return {f"{name.upper()}_{key}": value for key, value in sizes.items()}
+
+
+@functools.cache
+def many_rows_attention(sizes: DecodingSizes, rows: int) -> ManyRowsAttention:
+    return ManyRowsAttention(sizes.head_size, sizes.heads_together, rows)
 
 
 @functools.cache
@@ -498,7 +534,7 @@ class KernelSources:
         constants |= {"HEAD_SIZE": s.head_size, "KEY": s.key, "VALUE": s.value, "UP": s.up}
         for name, product in many_rows_products(s, rows).items():
             constants |= product.constants(name)
-        constants |= {"PARTS": many_rows_parts(rows), "TOKENS": tokens}
+        constants |= many_rows_attention(s, rows).constants | {"TOKENS": tokens}
         constants |= {"QK_NORM": int(s.qk_norm), "GPT2": int(s.gpt2)}
         return self.many_rows("many_rows_layer", rows, **constants)
 

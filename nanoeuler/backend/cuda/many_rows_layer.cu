@@ -3,7 +3,7 @@
 //
 //   project    q, k, v = W_qkv norm(x);  q and k rotated;  k and v to their slot in the cache
 //              norm(x) = w · x / √(mean(x²) + ε);  with QK_NORM q and k stay as they are: slots.cuh
-//   (decode_attention.cu attends to the cache and, below 64 rows, leaves parts)
+//   attend     to the cache: many_rows_attention.cuh; below 64 rows it leaves parts
 //   output     x ← x + h · W_o attended
 //   gate_up    hidden = silu(W_gate norm(x)) · W_up norm(x)
 //   down       x ← x + h · W_down hidden
@@ -16,20 +16,20 @@
 //      w and, of a GPT-2, b (DIM) float, biases (outputs) ACTIVATION, else null; lengths
 //      (B / TOKENS) int: the slot of a sequence's first new token; cosine, sine (positions,
 //      HEAD_SIZE / 2) float; attended (B, HEADS · HEAD_SIZE) ACTIVATION or, where that is null,
-//      parts and shares of decode_attention.cu
+//      parts and shares, of `attend`
 // out: query (B, QUERY_HEADS · HEAD_SIZE), hidden (B, FFN) ACTIVATION; keys, values (B / TOKENS, S,
 //      KV_HEADS, HEAD_SIZE) ACTIVATION
 // bytes: outputs · inputs · activation, each weight once; of the L2, x once for each cluster
 //
 // Compiled in: those of many_rows.cuh, DIM, FFN, HEADS, KV_HEADS, HEAD_SIZE, KEY and VALUE (first
 // rows of keys and values in W_qkv), UP (of W_up in the packed W_gate_up), PARTS (the most parts of
-// attention), TOKENS, QK_NORM, GPT2; SPLIT, TILES and BYTES (shared memory) of each product.
+// attention), TOKENS, QK_NORM, GPT2; SPLIT, TILES and BYTES (shared memory) of each product; those
+// of many_rows_attention.cuh.
 #include "many_rows.cuh"
 #include "gelu.cuh"
-#include "rotation.cuh"
-#include "slots.cuh"
+#include "many_rows_attention.cuh"
 
-constexpr int ATTENDED = HEADS * HEAD_SIZE, HALF = HEAD_SIZE / 2;
+constexpr int ATTENDED = HEADS * HEAD_SIZE;
 
 using Project = Product<DIM, PROJECT_SPLIT, PROJECT_TILES, true>;
 using Output = Product<ATTENDED, OUTPUT_SPLIT, OUTPUT_TILES, false>;
@@ -111,7 +111,7 @@ extern "C" __global__ void __cluster_dims__(PROJECT_SPLIT, 1, 1) __launch_bounds
     }
 }
 
-// Puts the parts of attention (see decode_attention.cu) together:
+// Puts the parts of attention together:
 // out = Σ 2^(top − highest) · part / Σ 2^(top − highest) · total.
 // The parts of all of a thread's vectors are under way together.
 __device__ __forceinline__ void take_parts(const Output& product, const float* parts,
