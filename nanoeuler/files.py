@@ -39,7 +39,7 @@ def explain_os_errors(path: Path | None = None) -> Iterator[None]:
         # EFBIG: a limit on file sizes
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise UserError(
-                f"{where}the disk is full; free some space or take another disk (of a run, by "
+                f"{where}the disk is full; free some space or use another disk (a run's: "
                 "data_dir and results_dir), then run again"
             ) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):

@@ -186,7 +186,7 @@ def validation_share(total: int) -> float:
 def openings_of(document: str) -> list[str]:
     """The first words of paragraphs of prose: prompts to which a continuation can be read.
 
-    Where words are not set apart, the first characters.
+    At most LONGEST_PROMPT characters: words need not be set apart by spaces.
     """
     paragraphs = re.findall(r"(?:\A|\n\s*\n)\s*([^\n]{40,})", document)
     every = paragraphs[:: 1 + len(paragraphs) // 100]

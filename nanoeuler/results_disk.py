@@ -26,12 +26,12 @@ def checkpoints_kept(settings: Training, steps: int, seconds: float) -> Kept:
     This follows `Trainer.save_and_validate` and `Saver.remove_old`. Each measurement on held-out
     text is taken to be better than the one before.
     """
-    schedule = Schedule.of(settings, steps)
-    kept_for_longer = {schedule.decay_start} if schedule.kind == "wsd" else set()
     minutes = seconds / steps / 60
     between = settings.checkpoint_minutes / minutes if minutes else math.inf  # steps
     # a longer run leaves no other number
     steps = min(steps, MOST_EVENTS * math.ceil(min(settings.validate_every, between)))
+    schedule = Schedule.of(settings, steps)
+    kept_for_longer = {schedule.decay_start} if schedule.kind == "wsd" else set()
     present: dict[int, int] = {}  # step → the best step when it was saved
     best = saved = step = 0
     most = (0, 0)

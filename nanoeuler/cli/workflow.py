@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Any
 
 from nanoeuler.cli.options import finish
+from nanoeuler.config.endings import INTERRUPTED
 from nanoeuler.errors import UserError
 
 STAGES = ("download", "pretrain", "sft", "sft_scratch", "dpo", "evaluate", "all")
@@ -106,17 +107,24 @@ def run_snakemake(arguments: Sequence[str]) -> int:
     """
     command = [sys.executable, "-m", "nanoeuler.config.endings"]
     command += ["--snakefile", str(find_snakefile()), *arguments]
-    process = subprocess.Popen(command, process_group=0)  # of its own: signals reach it once
+    process: subprocess.Popen[bytes] | None = None
     received: list[int] = []
 
     def pass_on(number: int, _frame: FrameType | None) -> None:
         received.append(number)
-        os.killpg(process.pid, signal.SIGINT)
+        if process is not None:
+            os.killpg(process.pid, signal.SIGINT)
 
+    # now, as Snakemake would inherit from a shell's background that Ctrl-C is ignored
     before = {number: signal.signal(number, pass_on) for number in SIGNALS}
+    process = subprocess.Popen(command, process_group=0)  # of its own: signals reach it once
+    if received:
+        os.killpg(process.pid, signal.SIGINT)
     status = process.wait()
     for number, handler in before.items():
         signal.signal(number, handler)
+    if status == -signal.SIGINT:  # so early that Snakemake could not say it
+        print(INTERRUPTED, file=sys.stderr)
     if received and status:
         return 128 + received[0]
     return 1 if status else 0

@@ -18,7 +18,7 @@ AGAIN = "run the same command again: what is finished stays, and training resume
 INTERRUPTED = f"interrupted  to go on, {AGAIN}"
 LOCKED = (
     "error  another run is at work in this folder; wait for it, or stop it, and run the same "
-    "command again (if none is: snakemake --unlock)"
+    "command again (if no run is at work: nanoeuler run -- --unlock)"
 )
 LAST_RECORD = "At least one job did not complete successfully"
 

@@ -46,8 +46,8 @@ class Taken(NamedTuple):
 class Speculation(ABC):
     """How many drafts the passes of a reply take, and what they brought.
 
-    That is decided by counts and by a cost that the engine states, not by the clock: what was
-    written before takes the same passes each time.
+    That is decided by counts and by a cost that the engine states, not by the clock: the
+    same replies in the same order take the same passes each time.
     """
 
     def __init__(self, heads: int, draft_cost: float, most: int = 7):

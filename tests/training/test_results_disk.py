@@ -78,3 +78,8 @@ def test_hours_of_the_shipped_stages_leave_what_runs_of_them_left():
 def test_the_longest_run_is_planned_at_once():
     settings = Pretrain(tokens=10**15, batch_tokens=4096, learning_rate=1e-3)
     assert checkpoints_kept(settings, 10**12, 1e11) == checkpoints_kept(settings, 10**9, 1e8)
+    decaying = Pretrain(
+        tokens=10**9, batch_tokens=4096, learning_rate=1e-3, schedule="wsd", validate_every=20
+    )
+    assert checkpoints_kept(decaying, 190_000, 1.9e5) == checkpoints_kept(decaying, 250_000, 2.5e5)
+    assert checkpoints_kept(decaying, 250_000, 2.5e5) == Kept(2, 4, 0)

@@ -87,18 +87,22 @@ def test_a_folder_in_which_another_run_is_at_work_is_told(capsys, quiet):
     assert capsys.readouterr().err.startswith("error  another run is at work in this folder; wait")
 
 
-def test_a_run_that_is_terminated_says_that_it_was_interrupted(checkout):
-    """By SIGTERM, and in a shell's background, where Ctrl-C is ignored."""
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_run_that_is_terminated_says_that_it_was_interrupted(checkout, begun):
+    """By SIGTERM, and in a shell's background, where Ctrl-C is ignored; also as it starts."""
     program = (
-        "import os, signal, sys, threading; from nanoeuler.cli import workflow;"
-        "signal.signal(signal.SIGINT, signal.SIG_IGN);"
-        "workflow.find_snakefile = lambda: 'Snakefile';"
-        "threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGTERM)).start();"
+        "import os, pathlib, signal, sys, threading, time; from nanoeuler.cli import workflow\n"
+        "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "workflow.find_snakefile = lambda: 'Snakefile'\n"
+        "def terminate():\n"
+        f"    while {begun} and not pathlib.Path('begun').exists(): time.sleep(0.05)\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "threading.Timer(0.1, terminate).start()\n"
         "sys.exit(workflow.run_snakemake(['--cores', '1']))"
     )
     (checkout.path / "Snakefile").unlink()
     rules = "from nanoeuler.config.endings import end_in_sentences\nend_in_sentences()\n"
-    checkout.write("Snakefile", f"{rules}rule all:\n    shell: 'sleep 60'\n")
+    checkout.write("Snakefile", f"{rules}rule all:\n    shell: 'touch begun; sleep 60'\n")
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, cwd=checkout.path, capture_output=True, text=True, timeout=50)
     assert done.returncode == 128 + signal.SIGTERM

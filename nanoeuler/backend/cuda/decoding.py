@@ -97,6 +97,7 @@ class LayerStep:
 class DecodingOps(FusingBackend, ChoosingBackend):
     """The ops of the contract for new tokens that are decoded."""
 
+    fused_tokens = 8
     drafted_tokens = FEW_ROWS
     device: Device
     sources: KernelSources

@@ -150,7 +150,6 @@ class CudaBackend(DecodingOps, BiasedOps):
     device: Device
     fused_layers = ((AttentionForm, SwigluForm), (BiasedAttentionForm, GeluForm))
     fused_variants = MappingProxyType({AttentionForm: frozenset({"qk_norm"})})
-    fused_tokens = 8
     draft_cost = 0.13
     scored_logits_at_once = 1 << 27  # the host waits for each part
 

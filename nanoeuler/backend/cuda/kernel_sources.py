@@ -291,8 +291,8 @@ class ManyRowsAttention:
 
     @property
     def warps(self) -> int:
-        """Of a block: few where there are as many blocks as heads."""
-        return 8 if self.heads_together > 1 else 4
+        """Of a block: few where there are as many blocks as heads, but enough for its new keys."""
+        return 8 if self.heads_together > 1 or self.head_size > 64 else 4
 
     @property
     def stages(self) -> int:

@@ -1,10 +1,10 @@
-// Attention of up to 64 new tokens, what decode_attention.cu computes for others, on matrix units.
+// Attention of 5 to 64 new tokens, on matrix units. decode_attention.cu takes other numbers.
 //
-// A warp takes every ATTEND_WARPS-th tile of 16 keys. Scores are K qᵀ, sums of values Vᵀ p, with up
-// to eight query heads as columns. A warp copies its tiles of keys and values to shared memory,
-// ATTEND_STAGES of them at a time, and carries its softmax along; what the warps have found is put
-// together at the end. Keys of earlier tokens are fetched before the kernel in front has ended
-// (overlap.cuh), those of the new tokens after it.
+// A warp takes every ATTEND_WARPS-th tile of 16 keys. Scores are K qᵀ, sums of values Vᵀ p; query
+// heads are columns. A warp copies its tiles of keys and values to shared memory, ATTEND_STAGES of
+// them at a time, and carries its softmax along; what the warps have found is put together at the
+// end. Keys of earlier tokens are fetched before the kernel in front has ended (overlap.cuh), those
+// of the new tokens after it.
 //
 // Arguments and `out`, `parts` and `shares`: see decode_attention.cu. Queries and probabilities are
 // rounded to bfloat16, as in attention.cu.
@@ -15,14 +15,14 @@
 // ATTEND_BYTES (shared memory).
 #include "new_tokens.cuh"
 
-constexpr int ATTEND_THREADS = ATTEND_WARPS * 32, GROUPS = ATTEND_THREADS / CHUNKS;
+constexpr int ATTENDING = ATTEND_WARPS * 32, GROUPS = ATTENDING / CHUNKS;  // ATTENDING threads
 constexpr int TILE = 16, TILE_STEP = ATTEND_WARPS * TILE;  // keys at a time: a warp's, a block's
 constexpr int TILE_BYTES = TILE * HEAD_SIZE * 2, STAGE_BYTES = 2 * TILE_BYTES;
 constexpr int BLOCKS = HEAD_SIZE / 16;  // steps of mma along a head
 static_assert(TOKENS + TOGETHER <= GROUPS && TOGETHER <= 8, "a group takes a new key or a query");
 static_assert(ATTEND_WARPS * ATTEND_STAGES * STAGE_BYTES == ATTEND_BYTES, "what a launch asks for");
 
-// Of 16 bytes in a tile, so that eight keys' chunks lie in all banks
+// Offset of 16 bytes in a tile, swizzled so that the same chunk of eight keys lies in all banks
 __device__ __forceinline__ int chunk_at(int key, int chunk) {
     constexpr int MASK = CHUNKS < 8 ? CHUNKS - 1 : 7, KEYS = CHUNKS < 8 ? 8 / CHUNKS : 1;
     return (key * CHUNKS + (chunk ^ (key / KEYS & MASK))) * 16;
@@ -46,7 +46,7 @@ __device__ __forceinline__ unsigned transposed(unsigned word) {
     return result;
 }
 
-extern "C" __global__ void __launch_bounds__(ATTEND_THREADS, 512 / ATTEND_THREADS)
+extern "C" __global__ void __launch_bounds__(ATTENDING, 512 / ATTENDING)
     attend(const ACTIVATION* query, ACTIVATION* keys, const ACTIVATION* values,
         long long cache_batch, const int* lengths, const float* cosine, const float* sine,
         const float* query_norm, const float* key_norm, float epsilon, int capacity, int span,

@@ -3,7 +3,7 @@
 //
 //   project    q, k, v = W_qkv norm(x);  q and k rotated;  k and v to their slot in the cache
 //              norm(x) = w · x / √(mean(x²) + ε);  with QK_NORM q and k stay as they are: slots.cuh
-//   attend     to the cache: many_rows_attention.cuh; below 64 rows it leaves parts
+//   attend     to the cache: many_rows_attention.cuh; up to 16 rows it leaves parts
 //   output     x ← x + h · W_o attended
 //   gate_up    hidden = silu(W_gate norm(x)) · W_up norm(x)
 //   down       x ← x + h · W_down hidden

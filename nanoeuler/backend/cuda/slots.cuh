@@ -4,7 +4,7 @@
 
 // Heads of a token in `query`. Where heads have norms (QK_NORM), those of its keys follow those of
 // its queries, all as the product left them: no block of a product has a whole head.
-// decode_attention.cu norms and rotates them and moves the keys to the cache.
+// `attend` norms and rotates them and moves the keys to the cache.
 constexpr int QUERY_HEADS = HEADS + (QK_NORM ? KV_HEADS : 0);
 
 // The slot of row `row` in the cache of its sequence; `lengths` are those of the sequences.

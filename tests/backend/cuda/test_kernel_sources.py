@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from nanoeuler.backend.cuda import attention, fused_linear
+from nanoeuler.backend.cuda.decoding import DecodingOps
 from nanoeuler.backend.cuda.kernel_sources import (
     BLOCK_SHARED,
     FOLDER,
@@ -152,6 +153,16 @@ def test_two_kernels_of_many_rows_fit_side_by_side(preset, residual, tokens, qk_
             assert spilled == 0, f"{name} spills {spilled} bytes"
         shared = sorted(int(size) for name, size in source.constants if name.endswith("_BYTES"))
         assert sum(shared[-2:]) + 1024 <= BLOCK_SHARED  # the chip takes 1 KB for each block
+
+
+@pytest.mark.parametrize("head_size", [32, 64, 128])
+@pytest.mark.parametrize("heads", [1, 4])
+def test_as_many_tokens_of_a_sequence_as_the_engine_takes_compile(head_size, heads):
+    """`heads` share a key."""
+    fields = {"preset": "small", "dim": 256, "heads": heads, "kv_heads": 1, "head_size": head_size}
+    config = ModelConfig.from_dict(fields)
+    for source in hopper_sources(("bfloat16",) * 2, config, (8,), DecodingOps.fused_tokens):
+        compile_source(source, "sm_90a")
 
 
 @pytest.mark.parametrize("preset", ["small", "medium", "large"])
