@@ -6,7 +6,6 @@ import pytest
 
 from nanoeuler import log
 from nanoeuler.cli import main
-from nanoeuler.cores import usable_cores
 
 # A shell that runs the tests in the background ignores Ctrl-C, and processes inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -14,20 +13,14 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 FIRST = [
     f"{name}.py"
     for name in (
-        *("test_train", "test_kernel_sources", "test_biased_ops", "test_attention"),
-        *("test_readme", "test_slurm", "test_cluster", "test_interruption", "test_lessons"),
+        *("test_train", "test_kernel_sources"),
+        *("test_readme", "test_slurm", "test_interruption", "test_lessons"),
         *("test_ranks", "test_resume", "test_dag", "test_compiling", "test_long_words"),
     )
 ]
-"""Files that go first, in this order. Of those that begin at once one fills this checkout with
-machine code, which the copies of it that later tests make take along, and the others need none. The
-rest take half a minute and more each, so that no process waits for them at the end."""
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers():
-    """One more than there are cores, as tests of runs wait a fifth of their time."""
-    return usable_cores() + 1
+"""Files that go first, in this order. Two begin at once: one fills this checkout with machine code,
+which the copies of it that later tests make take along, and the other needs none. The rest take
+half a minute and more each, so that no process waits for them at the end."""
 
 
 def pytest_collection_modifyitems(items):
