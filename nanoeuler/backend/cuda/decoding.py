@@ -149,8 +149,7 @@ class DecodingOps(FusingBackend, ChoosingBackend):
         sizes = B, S, step.cache_stride
         self.launch_warps(source, "project", pairs, *inputs, *weights, *rotation, *outputs, *sizes)
         attention = self.sources.decode_attention(s, step.tokens, MOSTLY_CACHE)
-        block = ATTEND_THREADS, 0
-        self.attend(attention, block, step, query, span, splits, None, parts, shares)
+        self.attend(attention, step, query, span, splits, None, parts, shares)
         attended = parts, shares, lengths, span, splits
         output = a.output, a.output_bias, float(step.attention.step_size), x
         self.launch_warps(source, "output", s.dim, *attended, *output, B)
@@ -189,7 +188,7 @@ class DecodingOps(FusingBackend, ChoosingBackend):
         launch("project", x, *norm, *weights, *rotation, query, *step.slots, *sizes)
         whole = attended if attention.parts == 1 else None
         block = attention.warps * WARP, attention.shared_bytes
-        self.attend(source, block, step, query, span, splits, whole, parts, shares)
+        self.attend(source, step, query, span, splits, whole, parts, shares, block)
         found = whole, parts, shares, lengths, span, splits
         output = a.output, a.output_bias, float(step.attention.step_size), x
         launch("output", *found, *output, B)
@@ -242,18 +241,19 @@ class DecodingOps(FusingBackend, ChoosingBackend):
         """From the product q, k, v to the keys and values in the cache and to `attended`."""
         s, B = step.sizes, step.rows
         threads = B * (s.heads + 2 * s.kv_heads) * s.head_size // (2 * WIDTH)
-        grid, block = blocks(threads, ATTEND_THREADS), (ATTEND_THREADS, 0)
-        source = self.sources.decode_attention(s, step.tokens)
+        grid, source = (
+            blocks(threads, ATTEND_THREADS),
+            self.sources.decode_attention(s, step.tokens),
+        )
         inputs = packed, np.int64(packed.shape[1]), step.lengths, *step.table
         outputs = query, *step.slots
         sizes = step.cache_stride, step.capacity, B
         self.launch(source, "fill_slots", grid, ATTEND_THREADS, *inputs, *outputs, *sizes)
-        self.attend(source, block, step, query, step.capacity, 1, attended, None, None)
+        self.attend(source, step, query, step.capacity, 1, attended, None, None)
 
     def attend(
         self,
         source: Source,
-        block: tuple[int, int],
         step: LayerStep,
         query: Array,
         span: int,
@@ -261,6 +261,7 @@ class DecodingOps(FusingBackend, ChoosingBackend):
         out: Array | None,
         parts: Array | None,
         shares: Array | None,
+        block: tuple[int, int] = (ATTEND_THREADS, 0),
     ) -> None:
         """Attention of the new tokens, the keys of a row in `splits` parts of `span`: to `out`, or
         as parts and their shares. Norms of heads are applied on the way. `block`: its threads and

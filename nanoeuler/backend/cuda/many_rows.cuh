@@ -30,12 +30,7 @@ __device__ __forceinline__ unsigned address_of(int offset) {
     return static_cast<unsigned>(__cvta_generic_to_shared(memory)) + offset;
 }
 
-// 16 bytes, or zeros where `present` is false
-__device__ __forceinline__ void copy_16(int target, const void* source, bool present) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address_of(target)),
-        "l"(source), "r"(present ? 16 : 0)
-        : "memory");
-}
+#include "shared_memory.cuh"
 
 __device__ __forceinline__ void mma(float (&x)[4], unsigned a0, unsigned a1, unsigned a2,
     unsigned a3, unsigned b0, unsigned b1) {

@@ -28,18 +28,6 @@ __device__ __forceinline__ int chunk_at(int key, int chunk) {
     return (key * CHUNKS + (chunk ^ (key / KEYS & MASK))) * 16;
 }
 
-__device__ __forceinline__ void load_matrices(unsigned (&words)[4], int offset) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-        : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-        : "r"(address_of(offset)));
-}
-
-__device__ __forceinline__ void load_transposed(unsigned (&words)[4], int offset) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-        : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-        : "r"(address_of(offset)));
-}
-
 __device__ __forceinline__ unsigned transposed(unsigned word) {
     unsigned result;
     asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(word));
@@ -105,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(ATTENDING, 512 / ATTENDING)
     for (int stage = 0; stage < ATTEND_STAGES; ++stage) {
         const int first = warp_first + stage * TILE_STEP;
         copy(stage, first, known, first + TILE);
-        asm volatile("cp.async.commit_group;" ::: "memory");
+        commit_copies();
     }
     unsigned queries[BLOCKS][2];  // columns lane / 4: heads, those past the last one repeat it
 #pragma unroll
@@ -152,13 +140,13 @@ extern "C" __global__ void __launch_bounds__(ATTENDING, 512 / ATTENDING)
             for (int i = 0; i < 4; ++i) sums[m][i] *= shrink[i % 2];
             unsigned a[4];
             const int key = lane / 16 * 8 + lane % 8, chunk = 2 * m + lane / 8 % 2;
-            load_transposed(a, tile + TILE_BYTES + chunk_at(key, chunk));
+            load_matrices_transposed(a, tile + TILE_BYTES + chunk_at(key, chunk));
             mma(sums[m], a[0], a[1], a[2], a[3], low, high);
         }
         __syncwarp();
         const int next = first + ATTEND_STAGES * TILE_STEP;
         if (next < end) copy(stage, next, begin, next + TILE);
-        asm volatile("cp.async.commit_group;" ::: "memory");
+        commit_copies();
         stage = stage + 1 == ATTEND_STAGES ? 0 : stage + 1;
     }
     asm volatile("cp.async.wait_all;" ::: "memory");

@@ -82,24 +82,15 @@ __device__ __forceinline__ float tf32(float x) {
     return __uint_as_float(rounded);
 }
 
-// ---- copies from global to shared memory that run while the threads compute
+// ---- copies from global to shared memory
 
-// 16 bytes, or zeros where `present` is false
-__device__ __forceinline__ void copy_16(int target, const void* source, bool present) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address_of(target)),
-        "l"(source), "r"(present ? 16 : 0)
-        : "memory");
-}
+#include "shared_memory.cuh"
 
 template <int BYTES>  // 4 or 8
 __device__ __forceinline__ void copy_small(int target, const void* source, bool present) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(address_of(target)),
         "l"(source), "n"(BYTES), "r"(present ? BYTES : 0)
         : "memory");
-}
-
-__device__ __forceinline__ void commit_copies() {
-    asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
 // Waits until all but the newest PENDING groups have arrived, for every thread of the block and for
@@ -210,18 +201,6 @@ __device__ __forceinline__ void await_products() {
 }
 
 // ---- mma.sync
-
-__device__ __forceinline__ void load_matrices(unsigned (&words)[4], int offset) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-        : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-        : "r"(address_of(offset)));
-}
-
-__device__ __forceinline__ void load_matrices_transposed(unsigned (&words)[4], int offset) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-        : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-        : "r"(address_of(offset)));
-}
 
 #if UNIT == WGMMA
 __device__ __forceinline__ void store_matrices(int offset, const unsigned (&words)[4]) {
