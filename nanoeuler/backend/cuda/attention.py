@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nanoeuler.backend.cuda.chip import WARP
 from nanoeuler.backend.cuda.fp8 import NOT_QUANTIZED, Quantized
-from nanoeuler.backend.cuda.kernel_sources import WARP, Source
+from nanoeuler.backend.cuda.kernel_sources import Source
 from nanoeuler.backend.cuda.kernels import Argument, Kernels, blocks
 from nanoeuler.backend.records import AttentionArrays
 

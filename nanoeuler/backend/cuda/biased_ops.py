@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nanoeuler.backend.cuda.chip import WARP
 from nanoeuler.backend.cuda.device import Device
 from nanoeuler.backend.cuda.fp8 import NOT_QUANTIZED
 from nanoeuler.backend.cuda.kernel_sources import (
     ADDING_WARPS,
     ELEMENTWISE_THREADS,
-    WARP,
     WIDTH,
     KernelSources,
     Source,

@@ -13,21 +13,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from nanoeuler.backend.capabilities import ChoosingBackend, FusingBackend
-from nanoeuler.backend.cuda.device import Device
-from nanoeuler.backend.cuda.kernel_sources import (
+from nanoeuler.backend.cuda.chip import WARP
+from nanoeuler.backend.cuda.decoding_sizes import (
     ATTEND_THREADS,
-    ELEMENTWISE_THREADS,
     FEW_ROWS,
     FEW_ROWS_WARPS,
     MANY_ROWS_WARPS,
     MOST_MANY_ROWS,
     MOSTLY_CACHE,
-    WARP,
-    WIDTH,
     DecodingSizes,
-    KernelSources,
     ManyRowsProduct,
-    Source,
     choosing_blocks,
     choosing_bytes,
     choosing_threads,
@@ -39,6 +34,8 @@ from nanoeuler.backend.cuda.kernel_sources import (
     parts_of,
     row_pairs,
 )
+from nanoeuler.backend.cuda.device import Device
+from nanoeuler.backend.cuda.kernel_sources import ELEMENTWISE_THREADS, WIDTH, KernelSources, Source
 from nanoeuler.backend.cuda.kernels import Argument, blocks
 from nanoeuler.backend.cuda.scratch import Scratch
 from nanoeuler.backend.records import (

@@ -18,6 +18,7 @@ from cupy import ndarray as Array
 
 from nanoeuler.backend.cuda.attention import HEAD_SIZES, UNIT_OF, Attention
 from nanoeuler.backend.cuda.biased_ops import BiasedOps
+from nanoeuler.backend.cuda.chip import WARP
 from nanoeuler.backend.cuda.cublaslt import CublasLt
 from nanoeuler.backend.cuda.decoding import DecodingOps
 from nanoeuler.backend.cuda.device import Device, peak_flops
@@ -40,7 +41,6 @@ from nanoeuler.backend.cuda.kernel_sources import (
     RATE_BLOCK,
     STEP_SCALARS,
     SUM_THREADS,
-    WARP,
     WIDTH,
     KernelSources,
     Source,

@@ -2,9 +2,9 @@
 
 A source is compiled once for each set of constants: row sizes, so that a row fits into registers
 and divisions are by constants; element types; block and tile sizes. Every number that both the
-launching code and a kernel need is stated here, or beside the launch, and reaches the kernel as a
--D definition: the kernel has no value of its own that could differ. The header comment of each
-file says what its constants mean.
+launching code and a kernel need is stated here, in decoding_sizes.py or beside the launch, and
+reaches the kernel as a -D definition: the kernel has no value of its own that could differ. The
+header comment of each file says what its constants mean.
 """
 
 import functools
@@ -13,6 +13,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nanoeuler.backend.capabilities import LEAST_REPEATED, MOST_REPEATED
+from nanoeuler.backend.cuda.decoding_sizes import (
+    ATTEND_THREADS,
+    BINS,
+    CANDIDATES,
+    FEW_ROWS_WARPS,
+    MANY_ROWS_WARPS,
+    MOSTLY_CACHE,
+    MUCH_SHARED,
+    SORTED_TOKENS,
+    DecodingSizes,
+    choosing_blocks,
+    choosing_bytes,
+    choosing_threads,
+    many_rows_attention,
+    many_rows_head,
+    many_rows_products,
+    most_rows,
+    parts_of,
+    row_pairs,
+)
 
 FOLDER = Path(__file__).parent
 INCLUDE = re.compile(r'^#include "(\w+\.cuh)"$', re.MULTILINE)
@@ -30,7 +50,6 @@ WITHOUT = {
 }
 """Kernels that no element type is compiled into, so that precisions share their machine code."""
 
-WARP = 32
 WIDTH = 8
 """Elements of one memory access: 16 bytes of bfloat16, twice 16 of float32."""
 
@@ -67,42 +86,6 @@ BLOCK_ENTRIES = 64
 HELD_LOGITS = 16_384
 """Longest row of logits that a block keeps in registers."""
 
-BINS = 4096
-"""Bins into which the tokens that may be chosen are sorted first."""
-
-SORTED_TOKENS = 8192
-"""Largest vocabulary whose sort fits into the 99 KB of shared memory that every card has."""
-
-CANDIDATES = 1024
-"""Tokens of a bin that are sorted at once in a larger vocabulary."""
-
-FEW_ROWS = 4
-"""Rows up to which few_rows.cuh is as fast as matrix units, and of a pass over drafts."""
-
-FEW_ROWS_WARPS = 8
-"""Warps of a block of few_rows.cuh."""
-
-MANY_ROWS_WARPS = 8
-"""Warps of a block of many_rows.cuh."""
-
-MOST_MANY_ROWS = 64
-"""Most rows of many_rows.cuh: each rereads what it needs of a weight from registers."""
-
-CLUSTER_BLOCKS, MOST_CLUSTER_BLOCKS = 4, 8
-"""Blocks that share the inputs of a product of many_rows.cuh: as many as are worth their exchange
-of sums, and as many as a chip promises to run together."""
-
-X_BYTES = 64 * 1024
-"""Shared memory for the rows of x there: with it, blocks of two kernels fit side by side."""
-
-BLOCK_SHARED = 227 * 1024
-"""Bytes of shared memory that a block of a chip with clusters may take."""
-
-CHIP_BLOCKS = 132
-"""Blocks that use all multiprocessors of the largest such chip."""
-
-ATTEND_THREADS = 256
-"""Threads of a block of decode_attention.cu."""
 
 HISTORY, HEADROOM = 16, 2
 """Steps whose magnitudes a scale of fp8 is made from, and by how much the next may exceed them."""
@@ -112,14 +95,6 @@ TURNED_MULTIPLE = 128
 
 QUANTIZED_TILE = 64
 """Rows and columns of a weight that a block transposes at a time."""
-
-MOSTLY_CACHE, MUCH_SHARED = 0, 44
-"""Carve-outs. 0: of kernels for few rows, whose weights come through the cache while they wait for
-the kernel before. 44: of those for more rows, so that blocks of several kernels fit side by side.
-Kernels in a row have the same one: a multiprocessor must be idle to change it."""
-
-STATIC_SHARED = 48 * 1024
-"""Bytes of static shared memory that a block may take."""
 
 
 @dataclass(frozen=True)
@@ -195,207 +170,6 @@ def spread_shift(vocab_size: int) -> int:
 def loss_threads(vocab_size: int) -> int:
     """Threads of a block that takes a row of logits."""
     return 256 if vocab_size <= HELD_LOGITS else 512
-
-
-def choosing_threads(vocab_size: int) -> int:
-    """Threads of a block that chooses a token and keeps the vocabulary's logits in registers."""
-    return next((threads for threads in (128, 256, 512) if vocab_size <= 4 * threads), 1024)
-
-
-def choosing_bytes(vocab_size: int) -> int:
-    """Shared memory in which such a block sorts its tokens, or counts and sorts those of a bin."""
-    if vocab_size > SORTED_TOKENS:
-        return 12 * (BINS + choosing_threads(vocab_size)) + 16 * CANDIDATES
-    return 8 * (vocab_size + vocab_size // 16) + 4 * (BINS + 4)
-
-
-def choosing_blocks(vocab_size: int, *, clusters: bool) -> int:
-    """Blocks that share a row's tokens, on a chip with clusters or without."""
-    return MOST_CLUSTER_BLOCKS if clusters and vocab_size > SORTED_TOKENS else 1
-
-
-@dataclass(frozen=True)
-class DecodingSizes:
-    """The sizes that the kernels of a decoded token are compiled for."""
-
-    dim: int
-    ffn: int
-    heads: int
-    kv_heads: int
-    head_size: int
-    key: int  # first rows of the keys, the values and W_up in the packed weights
-    value: int
-    up: int
-    qk_norm: bool = False
-    gpt2: bool = False
-
-    @property
-    def width(self) -> int:
-        """Columns of all query heads."""
-        return self.heads * self.head_size
-
-    @property
-    def query_width(self) -> int:
-        """Columns of `query`, see slots.cuh."""
-        return (self.heads + self.kv_heads * self.qk_norm) * self.head_size
-
-    @property
-    def widest(self) -> int:
-        return max(self.dim, self.width, self.ffn)
-
-    @property
-    def heads_together(self) -> int:
-        """Query heads that read their keys together."""
-        ratio = self.heads // self.kv_heads
-        return max(heads for heads in (1, 2, 3, 4) if ratio % heads == 0)
-
-
-def most_rows(sizes: DecodingSizes, itemsize: int) -> int:
-    """Rows up to which a layer goes through decode_layer.cu, a power of two.
-
-    The rows of x lie in 48 KB of shared memory, and the widest row of a weight takes a lane at
-    most 88 registers. 0 for a model whose weight rows do not fit into a warp's registers.
-    """
-    if sizes.ffn * itemsize > 88 * 4 * WARP or 4 * sizes.dim * itemsize > 128 * 4 * WARP:
-        return 0
-    return next((r for r in (8, 4, 2, 1) if r * sizes.widest * itemsize <= STATIC_SHARED), 0)
-
-
-def head_fits(rows: int, dim: int, itemsize: int) -> bool:
-    """Can decode_head.cu take this many rows?"""
-    row = dim * itemsize
-    return rows <= 8 and rows * row <= STATIC_SHARED and 2 * row <= 64 * 4 * WARP
-
-
-def parts_of(rows: int) -> int:
-    """Most parts that the keys of each row are split into, given how many rows there are.
-
-    Every block of the next product reads all parts of all rows. A few rows have as many as one, so
-    that drafts are checked with the bits of plain decoding.
-    """
-    return 8 if rows <= FEW_ROWS else 2
-
-
-@dataclass(frozen=True)
-class ManyRowsAttention:
-    """How many_rows_attention.cuh takes the keys of up to `rows` rows."""
-
-    head_size: int
-    heads_together: int
-    rows: int
-
-    @property
-    def parts(self) -> int:
-        """Most parts of the keys of a row, which the product behind puts together."""
-        return 1 if self.rows > 16 else 64 // self.rows
-
-    @property
-    def warps(self) -> int:
-        """Of a block: few where there are as many blocks as heads, but enough for its new keys."""
-        return 8 if self.heads_together > 1 or self.head_size > 64 else 4
-
-    @property
-    def stages(self) -> int:
-        """Tiles of keys that a warp has on their way: more are worth their memory only where a
-        part is long."""
-        return 2 if self.heads_together > 1 and self.parts == 1 and self.head_size <= 64 else 1
-
-    @property
-    def shared_bytes(self) -> int:
-        """Shared memory of a block: tiles of 16 keys and their values."""
-        return self.warps * self.stages * 2 * 16 * self.head_size * 2
-
-    @property
-    def constants(self) -> dict[str, int]:
-        constants = {"PARTS": self.parts, "TOGETHER": self.heads_together}
-        tiles = {"WARPS": self.warps, "STAGES": self.stages, "BYTES": self.shared_bytes}
-        return constants | {f"ATTEND_{key}": value for key, value in tiles.items()}
-
-
-@dataclass(frozen=True)
-class ManyRowsProduct:
-    """How many_rows.cuh takes a product of this many inputs with up to `rows` rows."""
-
-    inputs: int
-    pairs: int  # of 16 outputs
-    rows: int
-    gpt2: bool = False
-
-    @property
-    def tiles(self) -> int:
-        """Pairs of a cluster: two where there are many, so that they share their rows of x."""
-        return 1 if self.pairs < CHIP_BLOCKS / 2 else 2
-
-    @property
-    def split(self) -> int:
-        """Blocks of a cluster: enough for the whole chip, and so many that x fits."""
-        filling = min(CHIP_BLOCKS * self.tiles // self.pairs, CLUSTER_BLOCKS)
-        return max(1, filling, ceiling(2 * self.inputs * self.rows, X_BYTES))
-
-    @property
-    def shared_bytes(self) -> int:
-        """Shared memory of a block, see many_rows.cuh."""
-        units = ceiling(ceiling(self.inputs, WARP), self.split)
-        input_warps = MANY_ROWS_WARPS // (self.tiles * (2 if self.rows >= 16 else 1))
-        x_row = ceiling(2 * WARP * units, 128) * 128 + 64
-        sum_row = 4 * (32 * self.tiles + 4)
-        factors = self.rows * x_row + self.tiles * units * 4 * 512
-        sums = input_warps * self.rows * sum_row
-        received = (self.split - 1) * ceiling(self.rows, self.split) * sum_row
-        norm = 4 * WARP * units * (2 if self.gpt2 else 1)
-        return max(factors, sums) + received + 4 * self.split * self.rows + norm
-
-    @property
-    def fits(self) -> bool:
-        return self.split <= MOST_CLUSTER_BLOCKS and self.shared_bytes <= BLOCK_SHARED
-
-    @property
-    def blocks(self) -> int:
-        return ceiling(self.pairs, self.tiles) * self.split
-
-    @property
-    def is_huge(self) -> bool:
-        """Are there more blocks than a chip runs at once? Then x is read too often."""
-        return self.blocks > 2 * CHIP_BLOCKS
-
-    def constants(self, name: str) -> dict[str, int]:
-        sizes = {"SPLIT": self.split, "TILES": self.tiles, "BYTES": self.shared_bytes}
-        return {f"{name.upper()}_{key}": value for key, value in sizes.items()}
-
-
-@functools.cache
-def many_rows_attention(sizes: DecodingSizes, rows: int) -> ManyRowsAttention:
-    return ManyRowsAttention(sizes.head_size, sizes.heads_together, rows)
-
-
-@functools.cache
-def many_rows_products(sizes: DecodingSizes, rows: int) -> dict[str, ManyRowsProduct]:
-    """The products of many_rows_layer.cu by their kernels."""
-    s = sizes
-    shapes = {
-        "project": (s.dim, (s.heads + 2 * s.kv_heads) * s.head_size // 32),
-        "output": (s.width, ceiling(s.dim, 32)),
-        "down": (s.ffn, ceiling(s.dim, 32)),
-    }
-    kernel, columns = ("up", 32) if s.gpt2 else ("gate_up", 16)
-    shapes[kernel] = s.dim, ceiling(s.ffn, columns)
-    return {name: ManyRowsProduct(*shape, rows, s.gpt2) for name, shape in shapes.items()}
-
-
-@functools.cache
-def many_rows_head(dim: int, vocab_size: int, rows: int, *, gpt2: bool = False) -> ManyRowsProduct:
-    """The product of many_rows_head.cu."""
-    return ManyRowsProduct(dim, ceiling(vocab_size, 32), rows, gpt2)
-
-
-def ceiling(work: int, per: int) -> int:
-    return -(-work // per)
-
-
-def row_pairs(rows: int, itemsize: int) -> int:
-    """Pairs of rows of a wide weight that a warp takes: more meet a row of x at once, fewer leave
-    room in its registers."""
-    return 2 if rows > 1 and itemsize == 2 else 1
 
 
 class KernelSources:

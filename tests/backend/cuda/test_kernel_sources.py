@@ -14,14 +14,10 @@ from pathlib import Path
 import pytest
 
 from nanoeuler.backend.cuda import attention, fused_linear
+from nanoeuler.backend.cuda.chip import BLOCK_SHARED
 from nanoeuler.backend.cuda.decoding import DecodingOps
-from nanoeuler.backend.cuda.kernel_sources import (
-    BLOCK_SHARED,
-    FOLDER,
-    DecodingSizes,
-    KernelSources,
-    many_rows_products,
-)
+from nanoeuler.backend.cuda.decoding_sizes import DecodingSizes, many_rows_products
+from nanoeuler.backend.cuda.kernel_sources import FOLDER, KernelSources
 from nanoeuler.files import atomic_write
 from nanoeuler.model.config import ModelConfig
 
