@@ -304,7 +304,7 @@ class DecodingOps(FusingBackend, ChoosingBackend):
         """Choose the next token of each row, see sampling.cu."""
         V, stride = len(allowed_V), np.int64(logits_BV.shape[1])
         source = self.sources.sampling(V, clusters=self.has_clusters)
-        threads, shared = choosing_threads(V), choosing_bytes(V)
+        threads, shared = choosing_threads(V), choosing_bytes(V, clusters=self.has_clusters)
         own = int(settings.ndim == 2)  # each row's
         inputs = logits_BV, stride, allowed_V, settings, own, draws_B
         arguments = *inputs, chosen_B, tokens_B, lengths_B

@@ -17,6 +17,9 @@ SORTED_TOKENS = 8192
 CANDIDATES = 1024
 """Tokens of a bin that are sorted at once in a larger vocabulary."""
 
+MOST_HELD = 128 * 1024
+"""Bytes of logits that a block of a cluster keeps in shared memory, which has 227 KB there."""
+
 FEW_ROWS = 4
 """Rows up to which few_rows.cuh is as fast as matrix units, and of a pass over drafts."""
 
@@ -50,16 +53,25 @@ def choosing_threads(vocab_size: int) -> int:
     return next((threads for threads in (128, 256, 512) if vocab_size <= 4 * threads), 1024)
 
 
-def choosing_bytes(vocab_size: int) -> int:
-    """Shared memory in which such a block sorts its tokens, or counts and sorts those of a bin."""
-    if vocab_size > SORTED_TOKENS:
-        return 12 * (BINS + choosing_threads(vocab_size)) + 16 * CANDIDATES
-    return 8 * (vocab_size + vocab_size // 16) + 4 * (BINS + 4)
-
-
 def choosing_blocks(vocab_size: int, *, clusters: bool) -> int:
     """Blocks that share a row's tokens, on a chip with clusters or without."""
     return MOST_CLUSTER_BLOCKS if clusters and vocab_size > SORTED_TOKENS else 1
+
+
+def held_bytes(vocab_size: int, *, clusters: bool) -> int:
+    """Shared memory in which such a block keeps its share of a large vocabulary's logits; 0 where
+    they do not fit."""
+    threads = choosing_threads(vocab_size)
+    tokens = ceiling(vocab_size, choosing_blocks(vocab_size, clusters=clusters) * threads) * threads
+    return 4 * tokens if clusters and 4 * tokens <= MOST_HELD else 0
+
+
+def choosing_bytes(vocab_size: int, *, clusters: bool) -> int:
+    """Shared memory in which such a block sorts its tokens, or counts and sorts those of a bin."""
+    if vocab_size > SORTED_TOKENS:
+        searched = 12 * (BINS + choosing_threads(vocab_size)) + 16 * CANDIDATES
+        return searched + held_bytes(vocab_size, clusters=clusters)
+    return 8 * (vocab_size + vocab_size // 16) + 4 * (BINS + 4)
 
 
 @dataclass(frozen=True)

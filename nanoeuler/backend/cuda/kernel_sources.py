@@ -26,6 +26,7 @@ from nanoeuler.backend.cuda.decoding_sizes import (
     choosing_blocks,
     choosing_bytes,
     choosing_threads,
+    held_bytes,
     many_rows_attention,
     many_rows_head,
     many_rows_products,
@@ -353,7 +354,8 @@ class KernelSources:
             THREADS=choosing_threads(vocab_size),
             VOCAB=vocab_size,
             BINS=BINS,
-            SHARED_BYTES=choosing_bytes(vocab_size),
+            SHARED_BYTES=choosing_bytes(vocab_size, clusters=clusters),
+            HELD=int(held_bytes(vocab_size, clusters=clusters) > 0),
             CANDIDATES=CANDIDATES if vocab_size > SORTED_TOKENS else 0,
             CLUSTER=choosing_blocks(vocab_size, clusters=clusters),
         )

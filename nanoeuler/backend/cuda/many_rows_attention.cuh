@@ -92,7 +92,7 @@ extern "C" __global__ void __launch_bounds__(ATTENDING, 512 / ATTENDING)
 #pragma unroll
     for (int stage = 0; stage < ATTEND_STAGES; ++stage) {
         const int first = warp_first + stage * TILE_STEP;
-        copy(stage, first, known, first + TILE);
+        if (first < end && known < first + TILE) copy(stage, first, known, first + TILE);
         commit_copies();
     }
     unsigned queries[BLOCKS][2];  // columns lane / 4: heads, those past the last one repeat it

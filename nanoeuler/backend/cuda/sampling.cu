@@ -16,18 +16,19 @@
 // out: chosen (B) int, −1 where a logit is not finite or nothing is allowed; tokens (B) int: the
 //      same for the next step, with 0 instead of −1; draws advance by 1, and so do lengths (B) int,
 //      the tokens in the cache, where given
-// bytes: B · V · 4, of a large vocabulary up to five times from the L2, and twice more each time
-//        that a bin has too many tokens to be sorted; the rest stays on the chip
+// bytes: B · V · 4, of a large vocabulary that is not HELD up to five times from the L2, and twice
+//        more each time that a bin has too many tokens to be sorted; the rest stays on the chip
 //
 // Compiled in: VOCAB, THREADS of a block, BINS, SHARED_BYTES of its dynamic shared memory,
-// CANDIDATES of a bin that are sorted, 0 where all tokens are, and CLUSTER, the blocks of a row.
+// CANDIDATES of a bin that are sorted, 0 where all tokens are, CLUSTER, the blocks of a row, and
+// HELD, whether their shared memory has room for a large vocabulary's logits.
 #include "common.cuh"
 #include "overlap.cuh"
 
 typedef unsigned long long u64;
 
-constexpr int EACH = (VOCAB + THREADS - 1) / THREADS,
-              WARPS = THREADS / 32;  // tokens of a thread: every THREADS-th
+constexpr int STRIDE = CLUSTER * THREADS, EACH = (VOCAB + STRIDE - 1) / STRIDE,
+              WARPS = THREADS / 32;  // tokens of a thread: every STRIDE-th
 __device__ constexpr int bits(int number) { return number < 2 ? number : 1 + bits(number / 2); }
 constexpr int ID_BITS = bits(VOCAB - 1);
 constexpr bool SORTED = CANDIDATES == 0;
@@ -70,6 +71,13 @@ __device__ __forceinline__ u64 bound_of_p(double top_p, u64 total) {
     return min(max(u64(ceil(top_p * double(total))), 1ull), total) - 1;
 }
 
+// −∞ where the token may not be chosen; one load does not wait for the other
+__device__ __forceinline__ float
+read_logit(const float* logits, const unsigned char* allowed, int id) {
+    const float logit = logits[id];
+    return allowed[id] ? logit : -INFINITE;
+}
+
 #include "sorted_choice.cuh"
 #include "searched_choice.cuh"
 
@@ -84,19 +92,25 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS)
         const Settings* settings, int settings_stride, long long* draws, int* chosen, int* tokens,
         int* lengths) {
     extern __shared__ __align__(16) unsigned char memory[];
-    cluster_sync();  // no block may write to one that has not started
-    wait_for_previous();
+    __shared__ double draw;
     const int b = blockIdx.x / CLUSTER, rank = blockIdx.x % CLUSTER;
     const Settings& s = settings[b * settings_stride];
-    const u64 counter = draws[b];
     const bool greedy = s.temperature == 0;
+    // One thread draws while the logits are still being computed, as it takes 2 µs.
+    const u64 early = draws[b];
+    if (threadIdx.x == 0 && !greedy) draw = uniform(s.seed, early);
+    cluster_sync();  // no block may write to one that has not started
+    wait_for_previous();
+    // another choice of this row may have been on its way
+    if (threadIdx.x == 0 && draws[b] != early) draw = uniform(s.seed, draws[b]);
     bool broken = false;
     if (SORTED) {
         float logit[EACH], highest = -INFINITE;
 #pragma unroll
         for (int i = 0; i < EACH; ++i) {
             const int id = i * THREADS + threadIdx.x;
-            logit[i] = id < VOCAB && allowed[id] ? logits[b * stride + id] : -INFINITE;
+            logit[i] =
+                id < VOCAB ? read_logit(logits + b * stride, allowed, id) : -INFINITE;
             broken |= !(logit[i] < INFINITE);
             highest = fmaxf(highest, logit[i]);
         }
@@ -117,23 +131,22 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS)
                             : u64(exp((double(logit[i]) - double(highest)) * sharpness) * UNIT +
                                   0.5);
             }
-            const double draw = greedy ? 0 : uniform(s.seed, counter);
             int position[EACH];
             sort(logit, rank, weight, highest, reinterpret_cast<u64*>(memory), position);
-            const int found =
-                find_sorted(weight, position, reinterpret_cast<u64*>(memory), s, draw);
+            const int found = find_sorted(
+                weight, position, reinterpret_cast<u64*>(memory), s, greedy ? 0 : draw);
             if (found >= 0) chosen[b] = tokens[b] = found * THREADS + threadIdx.x;
         }
     } else {
         const int id = choose_searched(
-            logits + b * stride, allowed, s, counter, reinterpret_cast<u64*>(memory), rank);
+            logits + b * stride, allowed, s, draw, reinterpret_cast<u64*>(memory), rank);
         if (rank > 0) return;
         broken = id < 0;
         if (threadIdx.x == 0) chosen[b] = tokens[b] = id;
     }
     if (threadIdx.x == 0) {
         if (broken) chosen[b] = -1, tokens[b] = 0;
-        draws[b] = counter + 1;
+        ++draws[b];
         if (lengths) ++lengths[b];
     }
 }

@@ -2,8 +2,9 @@
 // cluster share the tokens and the sums; the first one decides. The names' meaning: sampling.cu.
 
 constexpr int NARROW_BINS = THREADS;
-static_assert(SORTED || 12 * BINS + 12 * NARROW_BINS + 16 * CANDIDATES <= SHARED_BYTES,
-    "sums and counts of bins, twice, then ranks and weights");
+constexpr int SEARCHED_BYTES = 12 * BINS + 12 * NARROW_BINS + 16 * CANDIDATES;
+static_assert(SORTED || SEARCHED_BYTES + HELD * EACH * THREADS * 4 <= SHARED_BYTES,
+    "ranks and weights, sums and counts of bins, twice, then logits");
 static_assert(SORTED || BINS % THREADS == 0, "a thread has as many bins as any other");
 static_assert(SORTED || NARROW_BINS % CLUSTER == 0, "and a block");
 
@@ -22,26 +23,34 @@ __device__ __forceinline__ u64 block_max(u64 value) {
     return value;
 }
 
-// A row's logits, and this block's number in the cluster
+// A row's logits, and this block's number in the cluster. A thread has every STRIDE-th, and keeps
+// them in shared memory if they are HELD.
 struct Row {
     const float* logits;
     const unsigned char* allowed;
     int rank;
+    float* held;
 
-    // Calls use(id, logit) for every token of this thread. Eight are under way at a time.
+    __device__ __forceinline__ int id_at(int i) const {
+        return i * STRIDE + rank * THREADS + threadIdx.x;
+    }
+    __device__ __forceinline__ float at(int i) const {
+        return id_at(i) < VOCAB ? read_logit(logits, allowed, id_at(i)) : -INFINITE;
+    }
+    // Calls use(id, logit) for every token of this thread. Several are under way at a time.
     template <typename Use>
     __device__ __forceinline__ void each(const Use& use) const {
-        constexpr int AT_ONCE = 8, STRIDE = CLUSTER * THREADS;
-        for (int first = rank * THREADS + threadIdx.x; first < VOCAB; first += AT_ONCE * STRIDE) {
+        constexpr int AT_ONCE = 8;
+#pragma unroll 1
+        for (int first = 0; first < EACH; first += AT_ONCE) {
             float logit[AT_ONCE];
 #pragma unroll
-            for (int i = 0; i < AT_ONCE; ++i) {
-                const int id = first + i * STRIDE;
-                logit[i] = id < VOCAB && allowed[id] ? logits[id] : -INFINITE;
-            }
+            for (int i = 0; i < AT_ONCE; ++i)
+                if (first + i < EACH)
+                    logit[i] = HELD ? held[(first + i) * THREADS] : at(first + i);
 #pragma unroll
             for (int i = 0; i < AT_ONCE; ++i)
-                if (first + i * STRIDE < VOCAB) use(first + i * STRIDE, logit[i]);
+                if (first + i < EACH && id_at(first + i) < VOCAB) use(id_at(first + i), logit[i]);
         }
     }
 };
@@ -193,8 +202,6 @@ class Search {
     }
 
 public:
-    Passed all;
-
     __device__ __forceinline__
     Search(const Row& row, float highest, double sharpness, u64* memory)
         : row(row), highest(highest), scale(float(sharpness) * (BINS / 32)),
@@ -207,12 +214,12 @@ public:
             if (weight) wide.add(bin_of(logit), weight);
         });
         wide.collect(row.rank);
-        all = wide.at(BINS - 1);
     }
+    __device__ __forceinline__ Passed all() const { return wide.at(BINS - 1); }
 
     // Rank of the first token at which the sum of weights (of ones, with `by_count`) exceeds
     // `bound`, and the sum of weights up to and including it.
-    __device__ u64 first_beyond(bool by_count, u64 bound, u64& sum) const {
+    __device__ __forceinline__ u64 first_beyond(bool by_count, u64 bound, u64& sum) const {
         __shared__ unsigned found;
         __shared__ u64 found_rank, found_sum, low, high;  // ranks from low to high are looked at
         if (threadIdx.x == 0) found = 0, low = 0, high = ~0ull;
@@ -272,22 +279,37 @@ __device__ __forceinline__ int id_of(u64 rank) {
     return (1 << ID_BITS) - 1 - int(rank & ((1 << ID_BITS) - 1));
 }
 
-__device__ __forceinline__ int find(const Search& search, const Settings& s, u64 counter) {
-    u64 total = search.all.weight;
-    if (0 < s.top_k && s.top_k < VOCAB)
-        search.first_beyond(true, min(u64(s.top_k), u64(search.all.count)) - 1, total);
-    if (s.top_p < 1) search.first_beyond(false, bound_of_p(s.top_p, total), total);
-    u64 sum;
-    const u64 bound = bound_of_draw(uniform(s.seed, counter), total);
-    return id_of(search.first_beyond(false, bound, sum));
+// Looks for the last token that top-k leaves, then for the last one that top-p leaves, then for the
+// one drawn.
+__device__ __forceinline__ int find(const Search& search, const Settings& s, const double& draw) {
+    u64 total = search.all().weight;
+#pragma unroll 1
+    for (int step = 0;; ++step) {
+        u64 bound;
+        if (step == 0) {
+            if (s.top_k <= 0 || s.top_k >= VOCAB) continue;
+            bound = min(u64(s.top_k), u64(search.all().count)) - 1;
+        } else if (step == 1) {
+            if (s.top_p >= 1) continue;
+            bound = bound_of_p(s.top_p, total);
+        } else {
+            bound = bound_of_draw(draw, total);
+        }
+        const u64 token = search.first_beyond(step == 0, bound, total);
+        if (step == 2) return id_of(token);
+    }
 }
 
 // The id of the token, in every thread of the first block; −1 where a logit is not finite or
 // nothing is allowed.
-__device__ int choose_searched(const float* logits, const unsigned char* allowed, const Settings& s,
-    u64 counter, u64* memory, int rank) {
+__device__ __forceinline__ int choose_searched(const float* logits, const unsigned char* allowed,
+    const Settings& s, const double& draw, u64* memory, int rank) {
     constexpr u64 BROKEN = ~0ull;  // above any rank
-    const Row row = {logits, allowed, rank};
+    const Row row = {logits, allowed, rank,
+        reinterpret_cast<float*>(memory) + SEARCHED_BYTES / 4 + threadIdx.x};
+    if (HELD)
+#pragma unroll 8
+        for (int i = 0; i < EACH; ++i) row.held[i * THREADS] = row.at(i);
     u64 best = 0;
     row.each([&](int id, float logit) {
         best = max(best, logit < INFINITE ? rank_of(logit, id) : BROKEN);
@@ -296,5 +318,5 @@ __device__ int choose_searched(const float* logits, const unsigned char* allowed
     const float highest = logit_of(best);
     if (best == BROKEN || highest == -INFINITE) return -1;
     if (s.temperature == 0) return id_of(best);
-    return find(Search(row, highest, 1 / s.temperature, memory), s, counter);
+    return find(Search(row, highest, 1 / s.temperature, memory), s, draw);
 }

@@ -78,7 +78,7 @@ def chosen_by_device(backend, logits, samplings, positions, allowed):
 
 
 @pytest.mark.parametrize("portable", [False, True])
-@pytest.mark.parametrize("vocabulary", [2, 300, 999, 4096, 50_257])
+@pytest.mark.parametrize("vocabulary", [2, 300, 999, 4096, 50_257, 70_001])
 def test_the_device_chooses_what_the_host_chooses(vocabulary, portable):
     import ml_dtypes
 
@@ -105,6 +105,33 @@ def test_the_device_chooses_what_the_host_chooses(vocabulary, portable):
         np.testing.assert_array_equal(chosen, choose(logits, samplings, positions, allowed))
     chosen = chosen_by_device(backend, logits, [WARM], positions, allowed)  # for all rows
     np.testing.assert_array_equal(chosen, choose(logits, WARM, positions, allowed))
+
+
+@pytest.mark.parametrize("vocabulary", [300, 50_257])
+def test_choices_one_behind_another_draw_one_number_each(vocabulary):
+    """Recorded, so that each begins while the one before it still runs."""
+    backend, steps = engine("bf16"), 40
+    logits = np.random.default_rng(1).standard_normal((3, vocabulary)).astype(np.float32)
+    settings = np.array([1.0, 1.0, 0, 0]).view(np.int64)
+    settings[2] = WARM.seed
+    on_device, allowed, settings = map(
+        backend.from_host, (logits, np.ones(vocabulary, np.uint8), settings)
+    )
+    draws = backend.from_host(np.array([0, 7, 99]))
+    chosen = [backend.from_host(np.zeros(3, np.int32)) for _ in range(steps + 1)]
+
+    def choose_all():
+        for each in chosen[1:]:
+            backend.choose(on_device, allowed, settings, draws, each, chosen[0], None)
+
+    program = backend.program(choose_all)
+    for run in range(3):
+        program.run()
+        for step, each in enumerate(chosen[1:]):
+            positions = np.array([0, 7, 99]) + run * steps + step
+            sampling = dataclasses.replace(WARM, temperature=1.0, top_k=0, top_p=1.0)
+            expected = choose(logits, sampling, positions)
+            np.testing.assert_array_equal(backend.to_host(each), expected)
 
 
 @pytest.mark.parametrize("vocabulary", [70, 50_257])
