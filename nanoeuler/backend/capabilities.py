@@ -41,6 +41,10 @@ class FusingBackend(Backend):
             and any(self.repeats(layer, forms) for layer in self.fused_layers)
         )
 
+    def fuses_prompts(self, forms: Sequence[BlockForm], dim: int, rows: int, tokens: int) -> bool:
+        """Does it compute them for more tokens of each row than `fused_tokens`, too?"""
+        return False
+
     def repeats(self, layer: Sequence[type[BlockForm]], forms: Sequence[BlockForm]) -> bool:
         """Are the blocks of `forms` layers of these, without a variant that is not known?"""
         return len(forms) % len(layer) == 0 and all(

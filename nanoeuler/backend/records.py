@@ -241,4 +241,5 @@ class DecodeStep:
     forms: list[BlockForm]
     weights: list[Any]  # by block
     slots: list[CacheSlots | None]  # by block
+    starts_BT: Array = None  # zeros: a new token sees all of the cache
     prepared: Any = None  # what the engine made of all but x and lengths, to be used again

@@ -115,8 +115,9 @@ class ContextWindow:
             return choose(self.read(new), sampling, positions_B, allowed_V)
         tokens, counts = self.pending(new)
         choices = Choices.of(self.model, self.cache, allowed_V)
-        inputs = ChoiceInputs.of(tokens, self.cache.lengths, positions_B, sampling)
-        if choices is self.choices and self.ahead == inputs:
+        asked = self.ahead if choices is self.choices else None
+        lengths = self.cache.lengths
+        if asked and asked == ChoiceInputs.of(tokens, lengths, positions_B, sampling):
             self.cache.lengths += 1
         else:
             self.choices = choices

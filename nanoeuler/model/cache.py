@@ -159,18 +159,18 @@ class CacheStep:
     def __init__(self, model: "Transformer", memory: CacheMemory, rows: int, tokens: int):
         model.need_positions(memory.capacity + tokens)
         shape = rows, tokens
-        ids, positions, starts = (np.zeros(shape, np.int32) for _ in range(3))
+        ids, positions = (np.zeros(shape, np.int32) for _ in range(2))
         self.buffers = buffers = model.buffers(rows, tokens, training=False)
-        self.feed = feed = model.backend.feed([ids, positions, starts, np.zeros(rows, np.int32)])
+        self.feed = feed = model.backend.feed([ids, positions, np.zeros(rows, np.int32)])
         self.arange = np.arange(tokens, dtype=np.int32)
-        self.no_starts = np.zeros(shape, np.int32)
+        starts = model.backend.zeros(shape, np.int32)
         slots, table = memory.part(slice(0, rows)), model.rope_table
         decode = decode_step(model, buffers, slots)
         # the model may hold this step, by way of the memory of a cache that is gone
         weak_model = weakref.proxy(model)
 
         def work() -> None:
-            ids, positions, starts, offset = feed.arrays
+            ids, positions, offset = feed.arrays
             weak_model.embed(ids.reshape(-1), positions.reshape(-1), buffers)
             new = Rows(positions.reshape(-1), starts, offset, table)
             run_cached(weak_model, new, buffers, slots, decode)
@@ -183,7 +183,7 @@ class CacheStep:
         """Append `tokens` (rows, n) behind `lengths` tokens of each row."""
         first = lengths[:, None]
         positions = first if tokens.shape[1] == 1 else first + self.arange
-        self.feed.load(tokens, positions, self.no_starts, lengths)
+        self.feed.load(tokens, positions, lengths)
         self.program.run()
 
 
@@ -194,7 +194,8 @@ def decode_step(
     engine, forms = model.backend, [block.form for block in model.blocks]
     if not isinstance(engine, FusingBackend):
         return None
-    if not engine.fuses(forms, buffers.batch, buffers.length):
+    size = buffers.batch, buffers.length
+    if not engine.fuses(forms, *size) and not engine.fuses_prompts(forms, model.config.dim, *size):
         return None
     x, lengths = buffers.norms[0].x_ND, buffers.no_offset
     return DecodeStep(x, lengths, model.rope_table, forms, model.weights.blocks, slots)
@@ -213,7 +214,7 @@ def run_cached(
     """
     engine = model.backend
     if decode is not None and isinstance(engine, FusingBackend):
-        decode.lengths_B = rows.offset_B
+        decode.lengths_B, decode.starts_BT = rows.offset_B, rows.starts_BT
         engine.decode_fused(decode)
     else:
         model.run_blocks(rows, buffers, model.weights, slots)

@@ -32,6 +32,8 @@
 //     HEADS      query heads of one key/value head that a block takes together; it divides H / G
 //     POSITIONS  query positions per block: it has HEADS · POSITIONS rows, 16 per warp
 //     KEYS       keys per tile in the forward pass
+//     KEY_GROUPS groups of warps that take tiles of keys in turn there: where there are few
+//                blocks, more shorten the way of each
 //     GRADIENT_HEADS, GRADIENT_POSITIONS, GRADIENT_KEYS      the same for dq
 //     HELD_KEYS, STREAMED_QUERIES                            keys per block and queries per tile,
 //                                                            for dk and dv
@@ -40,11 +42,54 @@
 //     FORWARD_, DQUERY_, DKEY_, DECODE_THREADS               threads of a block
 //     FORWARD_, DQUERY_, DKEY_BYTES                          dynamic shared memory of a block
 #include "attention_tiles.cuh"
+#include "overlap.cuh"
 
 // ---- forward
 
 constexpr int QUERIES = HEADS * POSITIONS;
-static_assert(FORWARD_THREADS == QUERIES * 2, "a warp owns 16 rows");
+static_assert(FORWARD_THREADS == QUERIES * 2 * KEY_GROUPS, "a warp owns 16 rows");
+
+// Adds what `used` groups of THREADS, those that have keys, found to what the first one did. To be
+// called by every thread.
+template <int THREADS>
+__device__ __forceinline__ void put_together(float (&sums)[HEAD_BLOCKS][4], float (&top)[2],
+    float (&total)[2], float factor, int place, int used) {
+    constexpr int NUMBERS = 4 * HEAD_BLOCKS + 4;
+    float* numbers = reinterpret_cast<float*>(shared + place) + threadIdx.x % THREADS;
+    int group = threadIdx.x / THREADS;
+    auto at = [&](int other, int i) -> float& {
+        return numbers[((other - 1) * NUMBERS + i) * THREADS];
+    };
+    if (used == 1) return;
+    __syncthreads();  // tiles are not read any more
+    if (group > 0) {
+#pragma unroll
+        for (int i = 0; i < NUMBERS - 4; i++) at(group, i) = sums[i / 4][i % 4];
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+            at(group, NUMBERS - 4 + half) = top[half], at(group, NUMBERS - 2 + half) = total[half];
+    }
+    __syncthreads();
+    if (group > 0) return;
+#pragma unroll
+    for (int other = 1; other < KEY_GROUPS; other++) {
+        if (other >= used) break;
+        float own[2], its[2];
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float its_top = at(other, NUMBERS - 4 + half), highest = fmaxf(top[half], its_top);
+            float shift = highest == NEVER ? 0 : highest * factor;
+            own[half] = power(top[half] * factor - shift);
+            its[half] = power(its_top * factor - shift), top[half] = highest;
+            total[half] = total[half] * own[half] + at(other, NUMBERS - 2 + half) * its[half];
+        }
+#pragma unroll
+        for (int i = 0; i < NUMBERS - 4; i++) {
+            int half = i % 4 / 2;
+            sums[i / 4][i % 4] = sums[i / 4][i % 4] * own[half] + at(other, i) * its[half];
+        }
+    }
+}
 
 extern "C" __global__ void __launch_bounds__(FORWARD_THREADS, FORWARD_BLOCKS)
     attention_forward(CONST_TENSOR(query), CONST_TENSOR(key), CONST_TENSOR(value),
@@ -52,29 +97,38 @@ extern "C" __global__ void __launch_bounds__(FORWARD_THREADS, FORWARD_BLOCKS)
         float* __restrict__ lse, int T, int S, int heads, int kv_heads, float scale,
         unsigned char* e4m3, Slot* slot) {
     constexpr int KEY_TILE = KEYS * ROW_BYTES, KEY_TILES = QUERIES * ROW_BYTES,
-                  VALUE_TILES = KEY_TILES + 2 * KEY_TILE;
-    static_assert(VALUE_TILES + 2 * KEY_TILE == FORWARD_BYTES, "two tiles of keys and of values");
+                  STAGE = KEY_GROUPS * KEY_TILE, VALUE_TILES = KEY_TILES + 2 * STAGE,
+                  STEP = KEY_GROUPS * KEYS;
+    static_assert(VALUE_TILES + 2 * STAGE == FORWARD_BYTES, "two tiles of keys and of values");
+    let_next_start();
+    wait_for_previous();
     int batch = blockIdx.y / (heads / HEADS);
-    Queries<HEADS, POSITIONS> q(starts, offsets ? offsets[batch] : 0, T, S, heads);
+    int warp = threadIdx.x / 32 % (QUERIES / 16);
+    Queries<HEADS, POSITIONS> q(starts, offsets ? offsets[batch] : 0, T, S, heads, warp);
     int kv_head = q.head / (heads / kv_heads), lane = threadIdx.x % 32;
+    int group = threadIdx.x / (QUERIES * 2), own = group * KEY_TILE;  // of the tiles of a step
     key += batch * key_batch + kv_head * key_head,
         value += batch * value_batch + kv_head * value_head;
 
     TileCopy<QUERIES, POSITIONS, FORWARD_THREADS> copy_query(
         query + batch * query_batch + q.head * query_head, query_token);
     TileCopy<KEYS, KEYS, FORWARD_THREADS> copy_key(key, key_token), copy_value(value, value_token);
-    auto fetch_key = [&](int tile) {
-        copy_key(KEY_TILES + tile % 2 * KEY_TILE, tile * KEYS, q.keys_end - tile * KEYS);
+    auto fetch = [&](auto& copy, int tiles, int step) {
+#pragma unroll
+        for (int g = 0; g < KEY_GROUPS; g++) {
+            int first = step * STEP + g * KEYS;
+            copy(tiles + step % 2 * STAGE + g * KEY_TILE, first, q.keys_end - first);
+        }
     };
-    auto fetch_value = [&](int tile) {
-        copy_value(VALUE_TILES + tile % 2 * KEY_TILE, tile * KEYS, q.keys_end - tile * KEYS);
-    };
+    auto fetch_key = [&](int step) { fetch(copy_key, KEY_TILES, step); };
+    auto fetch_value = [&](int step) { fetch(copy_value, VALUE_TILES, step); };
 
     float sums[HEAD_BLOCKS][4], scores[KEYS / 8][4], top[2] = {NEVER, NEVER}, total[2] = {0, 0},
                                                      shrink[2], factor = scale * BASE;
     // Scores become probabilities, but for the row's sum. What was summed before has to shrink, as
     // the highest score has grown.
-    auto softmax = [&](int first_key) {
+    auto softmax = [&](int step) {
+        int first_key = step * STEP + group * KEYS;
         if (!q.sees_all(first_key, KEYS)) {
 #pragma unroll
             for (int j = 0; j < KEYS / 8; j++) {
@@ -107,12 +161,14 @@ extern "C" __global__ void __launch_bounds__(FORWARD_THREADS, FORWARD_BLOCKS)
     // starts, which is still on its way. A tile's scores are multiplied together with the
     // probabilities and values of the tile before it, so that the next softmax overlaps with the
     // latter.
-    int tile = (q.keys_end - 1) / KEYS, last = q.keys_begin / KEYS;
+    int step = (q.keys_end - 1) / STEP, last = q.keys_begin / STEP;
+    int tiles = (q.keys_end - step * STEP + KEYS - 1) / KEYS;  // of the first step
+    int used = step > last ? KEY_GROUPS : min(KEY_GROUPS, tiles);
     copy_query(0, q.first, q.count, query_head);
-    fetch_key(tile);
+    fetch_key(step);
     commit_copies();
-    if (tile > last) fetch_key(tile - 1);
-    fetch_value(tile);
+    if (step > last) fetch_key(step - 1);
+    fetch_value(step);
     commit_copies();
     await_copies<1>();
     Rows<QUERIES> rows;
@@ -120,27 +176,27 @@ extern "C" __global__ void __launch_bounds__(FORWARD_THREADS, FORWARD_BLOCKS)
     clear(sums);
     pin(scores);
     begin_products();
-    multiply_transposed<KEYS>(scores, rows, KEY_TILES + tile % 2 * KEY_TILE);
+    multiply_transposed<KEYS>(scores, rows, KEY_TILES + step % 2 * STAGE + own);
     commit_products();
     await_products<0>();
     pin(scores);
-    softmax(tile * KEYS);
+    softmax(step);
     Weights<KEYS> probabilities;
     probabilities.round(scores);
-    for (; tile > last; tile--) {
+    for (; step > last; step--) {
         await_copies<0>();
-        if (tile - 1 > last) fetch_key(tile - 2);
-        fetch_value(tile - 1);
+        if (step - 1 > last) fetch_key(step - 2);
+        fetch_value(step - 1);
         commit_copies();
         pin(scores), pin(sums);
         begin_products();
-        multiply_transposed<KEYS>(scores, rows, KEY_TILES + (tile - 1) % 2 * KEY_TILE);
+        multiply_transposed<KEYS>(scores, rows, KEY_TILES + (step - 1) % 2 * STAGE + own);
         commit_products();
-        multiply_add<KEYS>(sums, probabilities, VALUE_TILES + tile % 2 * KEY_TILE);
+        multiply_add<KEYS>(sums, probabilities, VALUE_TILES + step % 2 * STAGE + own);
         commit_products();
         await_products<1>();
         pin(scores);
-        softmax((tile - 1) * KEYS);
+        softmax(step - 1);
         await_products<0>();
         pin(sums);
         if (__any_sync(~0u, shrink[0] != 1 || shrink[1] != 1)) {  // mostly in the first tiles
@@ -156,11 +212,15 @@ extern "C" __global__ void __launch_bounds__(FORWARD_THREADS, FORWARD_BLOCKS)
     await_copies<0>();
     pin(sums);
     begin_products();
-    multiply_add<KEYS>(sums, probabilities, VALUE_TILES + last % 2 * KEY_TILE);
+    multiply_add<KEYS>(sums, probabilities, VALUE_TILES + last % 2 * STAGE + own);
     commit_products();
     await_products<0>();
     pin(sums);
 
+    if constexpr (KEY_GROUPS > 1) {
+        put_together<QUERIES * 2>(sums, top, total, factor, KEY_TILES, used);
+        if (group > 0) return;
+    }
     int head = q.head + q.head_in_block, left = q.count - q.query;
     float inverse[2];
 #pragma unroll
@@ -172,7 +232,7 @@ extern "C" __global__ void __launch_bounds__(FORWARD_THREADS, FORWARD_BLOCKS)
             lse[((long long)batch * heads + head) * T + q.first + q.query + i] =
                 (top[half] * factor + logarithm(sum)) / BASE;
     }
-    __syncthreads();  // the tile of queries is not read any more
+    if (KEY_GROUPS == 1) __syncthreads();  // the tile of queries is not read any more
     store_rows<QUERIES>(sums, inverse, 0, q.row, out,
         batch * out_batch + (long long)(q.first + q.query) * out_token + head * out_head, out_token,
         left, e4m3, slot);
@@ -193,7 +253,7 @@ extern "C" __global__ void __launch_bounds__(DQUERY_THREADS, DQUERY_BLOCKS)
     constexpr int ROW_TILE = GRADIENT_QUERIES * ROW_BYTES, KEY_TILE = GRADIENT_KEYS * ROW_BYTES;
     constexpr int KEY_TILES = 2 * ROW_TILE, VALUE_TILES = KEY_TILES + 2 * KEY_TILE;
     static_assert(VALUE_TILES + 2 * KEY_TILE == DQUERY_BYTES, "two tiles of keys and of values");
-    Queries<GRADIENT_HEADS, GRADIENT_POSITIONS> q(starts, 0, T, T, heads);
+    Queries<GRADIENT_HEADS, GRADIENT_POSITIONS> q(starts, 0, T, T, heads, threadIdx.x / 32);
     int batch = q.batch, kv_head = q.head / (heads / kv_heads), lane = threadIdx.x % 32;
     key += batch * key_batch + kv_head * key_head,
         value += batch * value_batch + kv_head * value_head;

@@ -8,7 +8,7 @@ The maths is in attention.cu, the products of tiles in matrix_units.cuh, and the
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -46,6 +46,7 @@ class Tiles:
     dquery_blocks: int = 1
     dkey_blocks: int = 1
     rows_in_registers: int = 1
+    key_groups: int = 1
 
     @property
     def queries(self) -> int:
@@ -59,7 +60,7 @@ class Tiles:
     def threads(self) -> dict[str, int]:
         """Threads of a block of each kernel: a warp owns 16 rows."""
         return {
-            "attention_forward": 2 * self.queries,
+            "attention_forward": 2 * self.queries * self.key_groups,
             "attention_dquery": 2 * self.gradient_queries,
             "attention_dkey": 2 * self.held_keys,
             "attention_decode": DECODE_WARPS * WARP,
@@ -68,7 +69,7 @@ class Tiles:
     def shared_bytes(self, row_bytes: int) -> dict[str, int]:
         """Dynamic shared memory of a block of each kernel: the tiles that it holds, and two tiles
         of each tensor that it streams."""
-        forward = self.queries + 4 * self.keys
+        forward = self.queries + 4 * self.keys * self.key_groups
         dquery = 2 * self.gradient_queries + 4 * self.gradient_keys
         dkey = 2 * self.held_keys + 4 * self.streamed_queries
         statistics = 6 * self.streamed_queries * 4  # two float32 and a start per query, two tiles
@@ -111,6 +112,12 @@ def tiles_for(unit: str, head_size: int, ratio: int) -> Tiles:
         streamed_queries=gradient_keys if head_size < 128 else 16,
         rows_in_registers=int(unit == "bf16" and head_size < 128),
     )
+
+
+def prompt_tiles(head_size: int) -> Tiles:
+    """Sizes for prompts on Hopper, which are few blocks: groups of warps share a block's keys."""
+    groups = 4 if head_size <= 64 else 2  # what shared memory holds
+    return replace(tiles_for("wgmma", head_size, 1), forward_blocks=1, key_groups=groups)
 
 
 def source(
@@ -187,13 +194,16 @@ class Attention:
         out: Array,
         lse: Array,
         copy: Quantized = NOT_QUANTIZED,
+        *,
+        early: bool = False,
     ) -> None:
         """Write `out` (B, T, H, E) and `lse` (B, H, T) float32.
 
         There may be more keys than offset + T, the free slots of a cache: they are not read.
         `starts` (B, T) int32 never falls along a row. `offset` (B) int32 is 0, and not read, where
         S = T. Queries whose position offset + i is S or more, the padding of short rows, get
-        results that mean nothing. B · H < 65,536. `copy` is of `out`.
+        results that mean nothing. B · H < 65,536. `copy` is of `out`. `early`: see
+        `Kernels.launch`.
         """
         B, T = query.shape[:2]
         S = key.shape[1]
@@ -205,7 +215,7 @@ class Attention:
         else:
             grid = blocks(T, self.tiles.positions), B * self.heads // self.tiles.heads
             fp8 = copy.values is not None
-            self.launch("attention_forward", grid, (*arguments, *copy), fp8=fp8)
+            self.launch("attention_forward", grid, (*arguments, *copy), fp8=fp8, early=early)
 
     def backward(
         self,
@@ -250,10 +260,11 @@ class Attention:
         arguments: tuple[Argument, ...],
         *,
         fp8: bool = False,
+        early: bool = False,
     ) -> None:
         source, threads = self.sources[fp8], self.threads[kernel]
         shared = self.shared_bytes.get(kernel, 0)
-        self.kernels.launch(source, kernel, grid, threads, *arguments, shared=shared)
+        self.kernels.launch(source, kernel, grid, threads, *arguments, shared=shared, early=early)
 
 
 def view(array: Array) -> tuple[Array, np.int64, int, int]:

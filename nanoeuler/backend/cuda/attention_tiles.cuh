@@ -160,8 +160,9 @@ struct Queries {
     int group_start, group_last_start;  // and where their documents start
     int position, start[2];  // of the lane's two rows, which lie 8 apart
 
-    __device__ __forceinline__ Queries(const int* starts, int offset, int T, int S, int heads) {
-        int blocks = heads / BLOCK_HEADS, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    __device__ __forceinline__
+    Queries(const int* starts, int offset, int T, int S, int heads, int warp) {
+        int blocks = heads / BLOCK_HEADS, lane = threadIdx.x % 32;
         batch = blockIdx.y / blocks, head = blockIdx.y % blocks * BLOCK_HEADS;
         // a head's tiles run side by side, on keys still in the cache; those with most keys first
         first = (gridDim.x - 1 - blockIdx.x) * PER_HEAD;

@@ -7,7 +7,7 @@ as it is cheap.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,11 +37,13 @@ from nanoeuler.backend.cuda.decoding_sizes import (
 from nanoeuler.backend.cuda.device import Device
 from nanoeuler.backend.cuda.kernel_sources import ELEMENTWISE_THREADS, WIDTH, KernelSources, Source
 from nanoeuler.backend.cuda.kernels import Argument, blocks
+from nanoeuler.backend.cuda.prompts import Prompts
 from nanoeuler.backend.cuda.scratch import Scratch
 from nanoeuler.backend.records import (
     Array,
     AttentionForm,
     AttentionWeights,
+    BlockForm,
     CacheSlots,
     DecodeStep,
     GeluForm,
@@ -100,6 +102,7 @@ class DecodingOps(FusingBackend, ChoosingBackend):
     sources: KernelSources
     scratch: Scratch
     launch: Callable[..., None]
+    prompts: Prompts
     has_clusters: bool
     """Do kernels for a chip with clusters run, in bf16?"""
 
@@ -110,9 +113,23 @@ class DecodingOps(FusingBackend, ChoosingBackend):
     def decode_fused(self, step: DecodeStep) -> None:
         """A full cache keeps what it has."""
         layers = layers_of(step)
+        if step.starts_BT.shape[1] > self.fused_tokens:
+            self.prompts.read(layers, step.starts_BT)
+            return
         compute = self.step_of(layers[0].sizes, len(step.x_ND))
         for layer in layers:
             compute(layer)
+
+    def fuses_prompts(self, forms: Sequence[BlockForm], dim: int, rows: int, tokens: int) -> bool:
+        if not (self.has_clusters and tokens > self.fused_tokens):
+            return False
+        attention, mlp = forms[:2]
+        return (
+            self.repeats((AttentionForm, SwigluForm), forms)
+            and isinstance(attention, AttentionForm)
+            and isinstance(mlp, SwigluForm)
+            and self.prompts.fits(sizes_of(attention, mlp, dim), rows * tokens)
+        )
 
     def step_of(self, sizes: DecodingSizes, rows: int) -> Callable[[LayerStep], None]:
         """The kernels for a layer of these sizes and so many rows."""

@@ -255,5 +255,47 @@ def many_rows_head(dim: int, vocab_size: int, rows: int, *, gpt2: bool = False) 
     return ManyRowsProduct(dim, ceiling(vocab_size, 32), rows, gpt2)
 
 
+PROMPT_BOX = 64
+"""Rows and columns of a box that prompt_layer.cu copies, and columns of x that go together."""
+
+
+@dataclass(frozen=True)
+class PromptProduct:
+    """How prompt_layer.cu takes a product: tiles of 64 · `groups` tokens and `columns` results, of
+    which `stages` of 64 inputs are on their way at once."""
+
+    groups: int
+    columns: int
+    stages: int
+
+    @property
+    def tokens(self) -> int:
+        return PROMPT_BOX * self.groups
+
+    @property
+    def threads(self) -> int:
+        return 4 * WARP * self.groups + WARP
+
+    @property
+    def shared_bytes(self) -> int:
+        """Of a block: boxes of both factors, and two barriers for each stage."""
+        boxes = self.groups + self.columns // PROMPT_BOX
+        return self.stages * (boxes * PROMPT_BOX * PROMPT_BOX * 2 + 16)
+
+    def constants(self, kernel: str) -> dict[str, int]:
+        sizes = {"STAGES": self.stages, "BYTES": self.shared_bytes}
+        return {f"{kernel.upper()}_{key}": value for key, value in sizes.items()}
+
+
+def prompt_products(sizes: DecodingSizes) -> dict[str, PromptProduct]:
+    """By kernel."""
+    return {
+        "project": PromptProduct(2, sizes.head_size, 8 if sizes.head_size == PROMPT_BOX else 6),
+        "output": PromptProduct(1, PROMPT_BOX, 8),
+        "gate_up": PromptProduct(2, 2 * PROMPT_BOX, 4),
+        "down": PromptProduct(1, PROMPT_BOX, 8),
+    }
+
+
 def ceiling(work: int, per: int) -> int:
     return -(-work // per)

@@ -50,6 +50,7 @@ from nanoeuler.backend.cuda.kernel_sources import (
     spread_shift,
 )
 from nanoeuler.backend.cuda.kernels import Argument, Kernels, blocks
+from nanoeuler.backend.cuda.prompts import Prompts
 from nanoeuler.backend.cuda.scratch import Scratch
 from nanoeuler.backend.cuda.staging import DeviceFeed, DeviceHostCopy
 from nanoeuler.backend.programs import Program
@@ -201,6 +202,7 @@ class CudaBackend(DecodingOps, BiasedOps):
             self.least_logit_tokens = WORTH_QUANTIZING
         self.kept_offsets: dict[tuple[int, ...], Array] = {}
         self.attentions: dict[tuple[int, ...], Attention] = {}
+        self.prompts = Prompts(self.kernels, self.sources, self.scratch)
         self.feeds: weakref.WeakSet[DeviceFeed] = weakref.WeakSet()
 
     # ---- what it can do

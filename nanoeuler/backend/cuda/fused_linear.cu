@@ -46,6 +46,7 @@
 // THREADS and SHARED_BYTES of a block; HEAD_SIZE=64, UNIT=WGMMA and ROWS_IN_REGISTERS=0, with which
 // matrix_units.cuh makes panels of 64 bfloat16 columns.
 #include "matrix_units.cuh"
+#include "tensor_copy.cuh"
 #include "fp8.cuh"
 #include "gelu.cuh"
 #include "rotation.cuh"
@@ -87,9 +88,6 @@ static_assert(THREADS == (COMPUTING_WARPS + 4) * 32, "a third group loads and st
 static_assert(SHARED_BYTES == BARRIER_BYTES + (STAGES * BARRIERS + (QUANTIZED_PANELS > 0)) * 8,
     "the ring, e4m3 results, barriers");
 
-struct alignas(64) Map {
-    unsigned long long words[16];
-};
 // Where and how the arrays lie, for the copy engine: boxes of 64 columns.
 struct Maps {
     Map x, weight, packed, out, quantized, across;
@@ -99,65 +97,6 @@ struct Maps {
 
 __device__ __forceinline__ unsigned barrier(int kind, int stage) {
     return address_of(BARRIER_BYTES + (kind * STAGES + stage) * 8);
-}
-
-__device__ __forceinline__ void expect_barrier(unsigned address, int bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address), "r"(bytes)
-        : "memory");
-}
-
-__device__ __forceinline__ void arrive(unsigned address) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address) : "memory");
-}
-
-__device__ __forceinline__ void arrive_in(int block, unsigned address, int count) {
-    asm volatile(
-        "{.reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; "
-        "mbarrier.arrive.shared::cluster.b64 _, [there], %2;}" ::"r"(address),
-        "r"(block), "r"(count)
-        : "memory");
-}
-
-// Barriers keep to .cta, their default: a .cluster release or acquire would flush all of a thread's
-// memory, at every stage.
-__device__ __forceinline__ void await(unsigned address, int phase) {
-    asm volatile(
-        "{.reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1; @!done "
-        "bra again;}" ::"r"(address),
-        "r"(phase)
-        : "memory");
-}
-
-__device__ __forceinline__ void meet_cluster() {
-    asm volatile("barrier.cluster.arrive.release; barrier.cluster.wait.acquire;" ::: "memory");
-}
-
-// ---- the copy engine
-
-__device__ __forceinline__ void
-load_box(const Map& map, int target, int column, int row, unsigned full) {
-    asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, "
-        "{%2, %3}], [%4];" ::"r"(address_of(target)),
-        "l"(&map), "r"(column), "r"(row), "r"(full)
-        : "memory");
-}
-
-// To the same address in both blocks, whose barriers count the bytes.
-__device__ __forceinline__ void
-load_box_for_both(const Map& map, int target, int column, int row, unsigned full) {
-    asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::"
-        "cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(address_of(target)),
-        "l"(&map), "r"(column), "r"(row), "r"(full), "h"((unsigned short)3)
-        : "memory");
-}
-
-__device__ __forceinline__ void store_box(const Map& map, int source, int column, int row) {
-    asm volatile(
-        "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&map),
-        "r"(column), "r"(row), "r"(address_of(source))
-        : "memory");
 }
 
 // ---- the product: x (64 × 256) = (add ? x : 0) + left · right
@@ -236,15 +175,12 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
     asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     if (threadIdx.x == 0) {
         for (int stage = 0; stage < STAGES; stage++) {
-            asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier(FULL, stage)));
-            asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier(EMPTY, stage)),
-                "n"(2 * COMPUTING_WARPS));
-            asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier(WRITTEN, stage)),
-                "n"(COMPUTING_WARPS));
+            init_barrier(barrier(FULL, stage), 1);
+            init_barrier(barrier(EMPTY, stage), 2 * COMPUTING_WARPS);
+            init_barrier(barrier(WRITTEN, stage), COMPUTING_WARPS);
         }
-        if (QUANTIZED_PANELS)
-            asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier(STORED, 0)));
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        if (QUANTIZED_PANELS) init_barrier(barrier(STORED, 0), 1);
+        publish_barriers();
     }
     meet_cluster();
 

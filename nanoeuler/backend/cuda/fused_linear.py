@@ -4,14 +4,13 @@ how arrays are described to the tensor copy engine."""
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
-
 from nanoeuler.backend.cuda.fp8 import NOT_QUANTIZED, Quantized
 from nanoeuler.backend.cuda.kernel_sources import Source
-from nanoeuler.backend.cuda.kernels import Argument, Kernels, blocks, driver
+from nanoeuler.backend.cuda.kernels import Argument, ByValue, Kernels, blocks, driver
 
 if TYPE_CHECKING:
     from cupy import ndarray as Array
@@ -226,9 +225,8 @@ class FusedLinear:
         tiles = blocks(shape[0], CLUSTER * TILE_ROWS) * blocks(columns, RESULT_COLUMNS[kind])
         grid = CLUSTER * min(self.clusters, tiles)
         described = b"".join(maps).ljust(128 * MAPS, b"\0")
-        descriptions = np.frombuffer(described, f"V{128 * MAPS}").reshape(())
         slots = (factors[0].slot, factors[1].slot, to, to_out) if factors else (None,) * 4
-        arguments = descriptions, *shape, columns, up, float(scale), *rotation, bias, *slots
+        arguments = ByValue(described), *shape, columns, up, float(scale), *rotation, bias, *slots
         shared = shared_bytes(kind, fp8=factors is not None)
         self.kernels.launch(program, program.name, grid, THREADS, *arguments, shared=shared)
 
@@ -239,18 +237,32 @@ def tensor_map(matrix: Array, box_rows: int, *, stored: bool = False) -> bytes:
     A box lies in shared memory as matrix_units.cuh says. What lies beyond the matrix is read as
     zero and not written. Of e4m3 that is `stored`, a box has 64 columns.
     """
-    narrow = stored and matrix.itemsize == 1
-    box_columns = BOX_COLUMNS if narrow else ROW_BYTES // matrix.itemsize
-    rows, columns = matrix.shape
+    place = matrix.data.ptr, *matrix.shape, matrix.strides[0], matrix.itemsize
+    return encoded_map(*place, box_rows, narrow=stored and matrix.itemsize == 1)
+
+
+@functools.lru_cache(maxsize=4096)
+def encoded_map(
+    pointer: int,
+    rows: int,
+    columns: int,
+    stride: int,
+    itemsize: int,
+    box_rows: int,
+    *,
+    narrow: bool,
+) -> bytes:
+    """`narrow`: a row of a box has `BOX_COLUMNS`, else 128 bytes."""
+    box_columns = BOX_COLUMNS if narrow else ROW_BYTES // itemsize
     memory = (ctypes.c_uint64 * 24)()  # the driver wants 128 bytes on a 64-byte border
     address = -(-ctypes.addressof(memory) // 64) * 64
     status = driver().cuTensorMapEncodeTiled(
         ctypes.c_void_p(address),
-        BFLOAT16 if matrix.itemsize == 2 else BYTES,
+        BFLOAT16 if itemsize == 2 else BYTES,
         2,
-        ctypes.c_void_p(matrix.data.ptr),
+        ctypes.c_void_p(pointer),
         (ctypes.c_uint64 * 2)(columns, rows),
-        (ctypes.c_uint64 * 1)(matrix.strides[0]),
+        (ctypes.c_uint64 * 1)(stride),
         (ctypes.c_uint32 * 2)(box_columns, box_rows),
         (ctypes.c_uint32 * 2)(1, 1),  # every element of a box
         0,
@@ -261,6 +273,6 @@ def tensor_map(matrix: Array, box_rows: int, *, stored: bool = False) -> bytes:
     if status:
         raise RuntimeError(
             f"cuTensorMapEncodeTiled failed with status {status} for a matrix of"
-            f" {rows} × {columns}, strides {matrix.strides}"
+            f" {rows} × {columns}, {stride} bytes from a row to the next"
         )
     return ctypes.string_at(address, 128)

@@ -32,6 +32,7 @@ from nanoeuler.backend.cuda.decoding_sizes import (
     many_rows_products,
     most_rows,
     parts_of,
+    prompt_products,
     row_pairs,
 )
 
@@ -316,6 +317,18 @@ class KernelSources:
     def many_rows_head(self, dim: int, vocab_size: int, rows: int, *, gpt2: bool = False) -> Source:
         product = many_rows_head(dim, vocab_size, rows, gpt2=gpt2).constants("head")
         return self.many_rows("many_rows_head", rows, DIM=dim, GPT2=int(gpt2), **product)
+
+    @functools.cache  # noqa: B019 (an engine's own, and few)
+    def prompt_layer(self, sizes: DecodingSizes) -> Source:
+        s = sizes
+        constants = {"DIM": s.dim, "FFN": s.ffn, "HEADS": s.heads, "KV_HEADS": s.kv_heads}
+        constants |= {"HEAD_SIZE": s.head_size, "KEY": s.key, "VALUE": s.value, "UP": s.up}
+        constants |= {"QK_NORM": int(s.qk_norm), "ROWS_IN_REGISTERS": 0}
+        for kernel, product in prompt_products(s).items():
+            constants |= product.constants(kernel)
+        residual = next(pair for pair in self.common if pair[0] == "RESIDUAL")
+        every = (residual, ("UNIT", "WGMMA"), *constants.items())
+        return Source("prompt_layer", every, exact=False, sm_90a=True)
 
     @functools.cache  # noqa: B019 (an engine's own, and few)
     def many_rows(self, name: str, rows: int, **constants: int) -> Source:

@@ -22,7 +22,7 @@ from nanoeuler.backend.cuda.kernel_sources import Source
 if TYPE_CHECKING:  # the sources can be compiled where CuPy is not installed
     import cupy
 
-Argument: TypeAlias = "cupy.ndarray | np.ndarray | np.generic | float | None"
+Argument: TypeAlias = "cupy.ndarray | np.ndarray | np.generic | ByValue | float | None"
 
 HOPPER = (9, 0)
 """The compute capability that runs kernels compiled for sm_90a: wgmma and the copy engine."""
@@ -109,6 +109,9 @@ class Kernels:
             self.slots[count] = memory, (ctypes.c_void_p * count)(*addresses)
         memory, pointers = self.slots[count]
         pack(memory, arguments)
+        if count:
+            given = arguments[0]
+            pointers[0] = ctypes.addressof(given.memory if isinstance(given, ByValue) else memory)
         form = grid, threads, shared
         if form not in self.configurations:
             self.configurations[form] = self.configuration(*form)
@@ -130,6 +133,13 @@ class Kernels:
             ctypes.pointer(attribute),
             1,
         )
+
+
+class ByValue:
+    """A structure that a kernel takes by value, as its first argument."""
+
+    def __init__(self, contents: bytes):
+        self.memory = ctypes.create_string_buffer(contents, len(contents))
 
 
 class LaunchAttribute(ctypes.Structure):
@@ -160,6 +170,7 @@ CONVERTED: dict[type, Callable[[Any], np.generic]] = {
     int: np.int32,
     bool: np.int32,
     float: np.float32,
+    ByValue: lambda value: np.frombuffer(value.memory, f"V{len(value.memory)}")[0],
     type(None): lambda _: np.uint64(0),
 }
 
@@ -182,22 +193,25 @@ SLOT_FORMATS: dict[type, str] = {
 }
 
 
-def address(array: Any) -> int:
-    return array.data.ptr
-
-
 def pack(memory: ctypes.Array, arguments: tuple[Argument, ...]) -> None:
     """Write arguments to slots of `SLOT_BYTES`."""
-    forms, numbers = ["="], []
-    for value in arguments:
-        form = SLOT_FORMATS.get(type(value))
-        if form:
-            forms.append(form)
-            numbers.append(value)
-        else:
-            forms.append("Q")
-            numbers.append(0 if value is None else address(value))
-    struct.pack_into("".join(forms), memory, 0, *numbers)
+    layout, numbers = slot_layout(tuple(map(type, arguments)))
+    layout.pack_into(memory, 0, *[n(value) for n, value in zip(numbers, arguments, strict=True)])
+
+
+@functools.cache
+def slot_layout(types: tuple[type, ...]) -> tuple[struct.Struct, list[Callable[[Any], Any]]]:
+    """The slots of arguments of these types, and what makes numbers of them."""
+    layout = "".join(SLOT_FORMATS.get(kind, "Q") for kind in types)
+    return struct.Struct(f"={layout}"), [number_of(kind) for kind in types]
+
+
+def number_of(kind: type) -> Callable[[Any], Any]:
+    if kind in SLOT_FORMATS:
+        return lambda number: number
+    if kind in (type(None), ByValue):  # the latter's slot is not read
+        return lambda _: 0
+    return lambda array: array.data.ptr
 
 
 def blocks(work: int, per_block: int) -> int:

@@ -67,6 +67,15 @@ MANY_ROWS = [
 ]
 """The same on a device; a GPU with clusters has kernels for 8, 16, 32 and 64 new tokens."""
 
+PROMPT_SHAPES = [
+    LayerShape(768, 12, 4, 64, 2048),
+    LayerShape(256, 2, 1, 128, 640),
+    LayerShape(384, 6, 2, 64, 192, qk_norm="weighted", norm_epsilon=0.5, step_size=1.5),
+    LayerShape(256, 4, 2, 128, 128, qk_norm="rms", norm_epsilon=0.5, step_size=1.5),
+]
+PROMPTS = [(1, 40, 9), (1, 512, 512), (3, 150, 70), (2, 700, 300)]
+"""The same with more new tokens of each row than other kernels take."""
+
 COMPOSED_CACHES = [(1, 33), (3, 70), (9, 40)]
 """Rows and slots, for the composed op."""
 
@@ -86,6 +95,8 @@ def check_decoded_layers(engine: Backend, random: Random) -> Iterator[Comparison
         yield from check_decode(engine, random, B, S, shape, fused=False)
     for (B, S, T), shape in product(MANY_ROWS if engine.device else (), GPT2_SHAPES):
         yield from check_decode(engine, random, B, S, shape, fused=takes(engine, B, T), tokens=T)
+    for (B, S, T), shape in product(PROMPTS if engine.device else (), PROMPT_SHAPES):
+        yield from check_decode(engine, random, B, S, shape, fused=True, tokens=T)
     for (B, S), shape in zip(COMPOSED_CACHES, SHAPES, strict=False):
         yield from check_decode(engine, random, B, S, shape, fused=False)
     for (B, S), shape in zip(CACHES, 3 * QK_NORM_SHAPES, strict=False):

@@ -10,9 +10,11 @@ from nanoeuler.backend.cuda.attention import (
     SHARED_LIMIT,
     UNITS,
     Attention,
+    prompt_tiles,
     source,
     tiles_for,
 )
+from nanoeuler.backend.cuda.chip import BLOCK_SHARED
 from nanoeuler.backend.cuda.device import capability
 from nanoeuler.backend.cuda.kernels import Kernels
 from nanoeuler.backend.records import AttentionArrays
@@ -319,4 +321,14 @@ def test_every_form_compiles_without_spilling_registers(unit, architecture, fp8,
     }
     for name, (registers, spilled, _) in kernels.items():
         assert registers <= 255
+        assert spilled == 0, name
+
+
+@pytest.mark.parametrize("head_size", [64, 128])
+def test_attention_of_prompts_compiles_without_spilling_registers(head_size):
+    tiles = prompt_tiles(head_size)
+    assert tiles.shared_bytes(2 * head_size)["attention_forward"] <= BLOCK_SHARED
+    for name, (_, spilled, _) in resources(
+        compile_source(source("wgmma", head_size, 3, tiles), "sm_90a")
+    ).items():
         assert spilled == 0, name

@@ -134,6 +134,42 @@ def test_choices_one_behind_another_draw_one_number_each(vocabulary):
             np.testing.assert_array_equal(backend.to_host(each), expected)
 
 
+PROMPTED = dataclasses.replace(ODD, dim=128, heads=4, ffn=192, head_size=64, context=700)
+
+
+def test_prompts_have_kernels_of_their_own():
+    backend = engine("bf16")
+    model = Transformer(PROMPTED, backend.from_host(initial_parameters(PROMPTED, 1)), backend)
+    forms = [block.form for block in model.blocks]
+    hopper = backend.has_clusters
+    assert backend.fuses_prompts(forms, 128, 2, 300) == hopper
+    assert not backend.fuses_prompts(forms, 128, 1, 8)  # new tokens are decoded
+    assert not backend.fuses_prompts(forms, 128, 7, 300)
+    assert not backend.fuses_prompts(forms, 96, 1, 300)
+    assert not engine("bf16", portable=True).fuses_prompts(forms, 128, 1, 300)
+    assert not engine("fp32").fuses_prompts(forms, 128, 1, 300)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_padding_of_prompts_and_the_room_of_a_cache_change_no_bit(rows):
+    backend = engine("bf16")
+    model = Transformer(PROMPTED, backend.from_host(initial_parameters(PROMPTED, 1)), backend)
+    random = np.random.default_rng(2)
+    tokens = random.integers(0, PROMPTED.vocab_size, (rows, 230)).astype(np.int32)
+    counts = np.array([203, 70, 9][:rows], np.int32)
+
+    def read(length, room):
+        cache = model.new_cache(rows, room)
+        first = model.extend(cache, tokens[:, :length], counts)
+        behind = model.extend(cache, tokens[:, :16], np.full(rows, 12))
+        return [backend.to_host(each) for each in (first, behind)]
+
+    expected = read(203, 230)
+    for length, room in ((203, 700), (210, 700), (224, 500)):
+        for found, known in zip(read(length, room), expected, strict=True):
+            np.testing.assert_array_equal(found, known)
+
+
 @pytest.mark.parametrize("vocabulary", [70, 50_257])
 def test_logits_that_are_no_numbers_are_refused(vocabulary):
     backend, logits = engine("bf16"), np.zeros((4, vocabulary), np.float32)

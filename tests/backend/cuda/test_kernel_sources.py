@@ -161,6 +161,30 @@ def test_as_many_tokens_of_a_sequence_as_the_engine_takes_compile(head_size, hea
         compile_source(source, "sm_90a")
 
 
+def prompt_source(config, residual="bfloat16", *, qk_norm=False):
+    c = config
+    query, key = c.heads * c.head_size, c.kv_heads * c.head_size
+    starts = query, query + key, c.ffn_storage
+    sizes = DecodingSizes(
+        c.dim, c.ffn_storage, c.heads, c.kv_heads, c.head_size, *starts, qk_norm=qk_norm
+    )
+    return KernelSources("bfloat16", residual).prompt_layer(sizes)
+
+
+@pytest.mark.parametrize("residual", ["bfloat16", "float32"])
+@pytest.mark.parametrize("qk_norm", [False, True])
+@pytest.mark.parametrize("head_size", [64, 128])
+def test_the_kernels_of_prompts_compile_without_spilling_registers(residual, qk_norm, head_size):
+    fields = {"preset": "base", "heads": 768 // head_size, "kv_heads": 2, "head_size": head_size}
+    source = prompt_source(ModelConfig.from_dict(fields), residual, qk_norm=qk_norm)
+    kernels = resources(compile_source(source, "sm_90a"))
+    assert kernels.keys() == {"scale_rows", "project", "output", "gate_up", "down"}
+    for name, (_, spilled, static) in kernels.items():
+        assert (spilled, static) == (0, 0), name
+    sizes = [int(size) for name, size in source.constants if name.endswith("_BYTES")]
+    assert max(sizes) <= BLOCK_SHARED
+
+
 @pytest.mark.parametrize("preset", ["small", "medium", "large"])
 def test_the_kernels_for_hopper_of_the_other_presets_compile(preset):
     config = ModelConfig.from_dict({"preset": preset})
@@ -189,6 +213,7 @@ def without(source, name):
         attention.source("bf16", 64, 3),
         fused_linear.source("rotated"),
         *list(hopper_sources(("bfloat16",) * 2, ModelConfig.from_dict({"preset": "small"})))[:2],
+        prompt_source(ModelConfig.from_dict({"preset": "base"})),
     ],
     ids=lambda source: source.name,
 )
@@ -210,6 +235,7 @@ def test_every_source_is_compiled_by_these_tests():
         "layer_norm",
         "many_rows_head",
         "many_rows_layer",
+        "prompt_layer",
     }  # tests of their own compile those
 
 

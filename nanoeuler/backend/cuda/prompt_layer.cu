@@ -1,0 +1,382 @@
+// A layer for the tokens of prompts on Hopper in bfloat16: four products that take everything
+// between them along. Attention is attention.cu's.
+//
+//   project   q, k, v = W_qkv norm(x);  heads of q and k normed (with QK_NORM) and rotated;
+//             k and v to their slots in the cache
+//   output    x ← x + h · W_o attended
+//   gate_up   hidden = silu(W_gate norm(x)) · W_up norm(x)
+//   down      x ← x + h · W_down hidden
+//
+// norm(x) = w · x / r,  r = √(mean(x²) + ε).  Who writes x (`output`, `down` and, of the
+// embeddings, `scale_rows`) also writes w · x, rounded, for the norm that comes next, and the sums
+// of the squares of 64 columns each. As 1/r is the same for a whole row, the next product
+// multiplies its results by it.
+//
+// in:  x (N, DIM) RESIDUAL, changed by `output` and `down`; scaled = w · x (N, DIM), attended
+//      (N, HEADS · HEAD_SIZE), hidden (N, FFN) and the weights (outputs, inputs) bfloat16, by maps
+//      of boxes of 64 × 64; squares (N, DIM / 64) float; w (DIM) float; lengths (N / tokens) int:
+//      the slot of a sequence's first new token; cosine, sine (positions, HEAD_SIZE / 2) float; w
+//      of heads (HEAD_SIZE) float, or null for ones
+// out: query (N, HEADS, HEAD_SIZE), hidden bfloat16; keys, values (N / tokens, capacity, KV_HEADS,
+//      HEAD_SIZE) bfloat16; squares, and scaled unless w is null
+// bytes: each weight and each factor once from memory; tiles from the L2
+//
+// Groups of four warps compute 64 tokens each; one thread more loads boxes by the copy engine into
+// a ring of stages, the first weights before the kernel in front has ended.
+//
+// Compiled in: DIM, FFN, HEADS, KV_HEADS, HEAD_SIZE, KEY and VALUE (first rows of keys and values
+// in W_qkv), UP (of W_up in the packed W_gate_up), QK_NORM, of each kernel STAGES and BYTES of
+// shared memory; UNIT=WGMMA and ROWS_IN_REGISTERS=0, as matrix_units.cuh asks.
+#include "matrix_units.cuh"
+#include "tensor_copy.cuh"
+#include "overlap.cuh"
+#include "rotation.cuh"
+#include "swiglu.cuh"
+
+constexpr int DEPTH = 64;  // inputs of a stage: 128 bytes
+constexpr int BOX = 64 * 128;  // bytes of so many of 64 tokens or of 64 rows of a weight
+constexpr int CHUNK = 64;  // columns of x whose squares are added up together
+constexpr int ATTENDED = HEADS * HEAD_SIZE;
+
+static_assert(HEAD_SIZE % 64 == 0 && DIM % CHUNK == 0 && FFN % 64 == 0, "whole tiles of columns");
+
+struct Maps {
+    Map left, weight;
+};
+
+// ---- two neighbouring elements of x
+
+__device__ __forceinline__ float2 load_two(const float* from) {
+    return *reinterpret_cast<const float2*>(from);
+}
+__device__ __forceinline__ float2 load_two(const bfloat16* from) {
+    return unpack_bf16(*reinterpret_cast<const unsigned*>(from));
+}
+// Returns them as they will be read.
+__device__ __forceinline__ float2 store_two(float* to, float2 x) {
+    return *reinterpret_cast<float2*>(to) = x;
+}
+__device__ __forceinline__ float2 store_two(bfloat16* to, float2 x) {
+    return unpack_bf16(*reinterpret_cast<unsigned*>(to) = pack_bf16(x.x, x.y));
+}
+
+// A warp takes a chunk of a row.
+extern "C" __global__ void
+scale_rows(const RESIDUAL* x, const float* norm, bfloat16* scaled, float* squares, int rows) {
+    let_next_start();
+    wait_for_previous();
+    const int chunk = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x % 32;
+    if (chunk >= rows * (DIM / CHUNK)) return;
+    const size_t at = size_t(chunk) * CHUNK + lane * 2;
+    const float2 value = load_two(x + at), weight = load_two(norm + at % DIM);
+    store_two(scaled + at, make_float2(value.x * weight.x, value.y * weight.y));
+    float sum = fmaf(value.x, value.x, value.y * value.y);
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2)
+        sum += __shfl_xor_sync(~0u, sum, distance);
+    if (lane == 0) squares[chunk] = sum;
+}
+
+// ---- the product of a tile
+
+// The tile of a block: 64 tokens for each of GROUPS times four warps, and COLUMNS results. A stage
+// of its ring has a box for every 64 of either.
+template <int GROUPS_, int COLUMNS_, int STAGES_, int BYTES>
+struct Tile {
+    static constexpr int GROUPS = GROUPS_, COLUMNS = COLUMNS_, STAGES = STAGES_;
+    static constexpr int ROWS = 64 * GROUPS, WARPS = 4 * GROUPS, THREADS = 32 * WARPS + 32;
+    static constexpr int LEFT = GROUPS * BOX, STAGE = LEFT + COLUMNS / 64 * BOX;
+    static constexpr int BARRIERS = STAGES * STAGE;
+    static_assert(BARRIERS + 16 * STAGES == BYTES, "stages, barriers");
+
+    __device__ static unsigned full(int stage) { return address_of(BARRIERS + stage * 8); }
+    __device__ static unsigned empty(int stage) {
+        return address_of(BARRIERS + (STAGES + stage) * 8);
+    }
+    __device__ static bool computes() { return threadIdx.x < 32 * WARPS; }
+};
+
+// sums (16 rows of ROWS × COLUMNS in each computing warp) = tokens from `row` on · 64 rows of the
+// weight from `first` on and, behind them, 64 from `second` on; over `depth` inputs. To be called
+// by every thread; computing warps call `prepare` while they wait for the first stage.
+template <typename Tile, typename Prepare>
+__device__ __forceinline__ void multiply(float (&sums)[Tile::COLUMNS / 8][4], const Maps& maps,
+    int row, int first, int second, int depth, const Prepare& prepare) {
+    constexpr int STAGES = Tile::STAGES;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, steps = depth / DEPTH;
+    if (threadIdx.x == 0) {
+        for (int stage = 0; stage < STAGES; ++stage) {
+            init_barrier(Tile::full(stage), 1);
+            init_barrier(Tile::empty(stage), Tile::WARPS);
+        }
+        publish_barriers();
+    }
+    __syncthreads();
+    if (!Tile::computes()) {
+        auto load_weight = [&](int step) {
+            const int stage = step % STAGES, at = stage * Tile::STAGE + Tile::LEFT;
+            expect_barrier(Tile::full(stage), Tile::STAGE);
+            load_box(maps.weight, at, step * DEPTH, first, Tile::full(stage));
+            if (Tile::COLUMNS > 64)
+                load_box(maps.weight, at + BOX, step * DEPTH, second, Tile::full(stage));
+        };
+        auto load_left = [&](int step) {
+            const int stage = step % STAGES;
+            for (int group = 0; group < Tile::GROUPS; ++group)
+                load_box(maps.left, stage * Tile::STAGE + group * BOX, step * DEPTH,
+                    row + 64 * group, Tile::full(stage));
+        };
+        const int early = min(steps, STAGES);
+        if (lane == 0) {
+            for (int step = 0; step < early; ++step) load_weight(step);
+            wait_for_previous();
+            for (int step = 0; step < early; ++step) load_left(step);
+            for (int step = early; step < steps; ++step) {
+                await(Tile::empty(step % STAGES), step / STAGES + 1 & 1);
+                load_weight(step);
+                load_left(step);
+            }
+        }
+        return;
+    }
+    prepare();
+    auto free = [&](int step) {
+        if (lane == 0) arrive(Tile::empty(step % STAGES));
+    };
+    for (int step = 0; step < steps; ++step) {
+        const int stage = step % STAGES, at = stage * Tile::STAGE;
+        await(Tile::full(stage), step / STAGES & 1);
+        pin(sums);
+        begin_products();
+#pragma unroll
+        for (int s = 0; s < DEPTH / 16; ++s)
+            wgmma(sums, descriptor(at + warp / 4 * BOX, s * 32, 16),
+                descriptor(at + Tile::LEFT, s * 32, 16), step | s);
+        commit_products();
+        if (step > 0) {
+            await_products<1>();
+            free(step - 1);
+        }
+    }
+    await_products<0>();
+    pin(sums);
+}
+
+// 1/r of this lane's two rows, `row` and the one 8 below.
+__device__ __forceinline__ float2
+inverse_rms(const float* squares, float epsilon, int row, int rows) {
+    float2 sum = {0, 0};
+    const float* upper = squares + size_t(min(row, rows - 1)) * (DIM / CHUNK);
+    const float* lower = squares + size_t(min(row + 8, rows - 1)) * (DIM / CHUNK);
+#pragma unroll
+    for (int i = 0; i < DIM / CHUNK; ++i) sum.x += upper[i], sum.y += lower[i];
+    return make_float2(1 / sqrtf(sum.x / DIM + epsilon), 1 / sqrtf(sum.y / DIM + epsilon));
+}
+
+// Writes this warp's 16 rows of 64 results, bfloat16, by way of its own rows of a panel that the
+// block has done with, so that whole rows go out. `target(i)` is where row i goes, or null.
+template <typename Target>
+__device__ __forceinline__ void
+store_panel(const float (*x)[4], int panel, const Target& target) {
+    const int lane = threadIdx.x % 32, own = panel + threadIdx.x / 32 * (16 * 128);
+    auto chunk_at = [&](int row, int chunk) { return own + row * 128 + ((chunk ^ row) & 7) * 16; };
+#pragma unroll
+    for (int j = 0; j < 8; j += 2) {
+        const unsigned words[4] = {pack_bf16(x[j][0], x[j][1]), pack_bf16(x[j][2], x[j][3]),
+            pack_bf16(x[j + 1][0], x[j + 1][1]), pack_bf16(x[j + 1][2], x[j + 1][3])};
+        store_matrices(chunk_at(lane % 16, j + lane / 16), words);
+    }
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const int row = i * 4 + lane / 8, chunk = lane % 8;
+        bfloat16* to = target(row);
+        if (to)
+            *reinterpret_cast<uint4*>(to + chunk * 8) =
+                *reinterpret_cast<const uint4*>(shared + chunk_at(row, chunk));
+    }
+}
+
+// ---- q, k, v
+
+// A block takes a head.
+using ProjectTile = Tile<2, HEAD_SIZE, PROJECT_STAGES, PROJECT_BYTES>;
+
+extern "C" __global__ void __launch_bounds__(ProjectTile::THREADS, 1)
+    project(const __grid_constant__ Maps maps, const float* squares, float epsilon,
+        const int* lengths, const float* cosine, const float* sine, const float* query_norm,
+        const float* key_norm, bfloat16* query, bfloat16* keys, bfloat16* values, int rows,
+        int tokens, int capacity, long long cache_batch) {
+    constexpr int HALF = HEAD_SIZE / 2;
+    const int lane = threadIdx.x % 32, head = blockIdx.x;
+    const int kind = head < HEADS              ? 0
+                     : head < HEADS + KV_HEADS ? 1
+                                               : 2;
+    const int kv_head = head - HEADS - (kind == 2 ? KV_HEADS : 0);
+    const int first =
+        kind == 0 ? head * HEAD_SIZE : (kind == 1 ? KEY : VALUE) + kv_head * HEAD_SIZE;
+    let_next_start();
+    const int tile = blockIdx.y * ProjectTile::ROWS, row = tile + threadIdx.x / 32 * 16;
+    float sums[HEAD_SIZE / 8][4];
+    float2 inverse, cos[2][HEAD_SIZE / 16], sin[2][HEAD_SIZE / 16];
+    multiply<ProjectTile>(sums, maps, tile, first, first + 64, DIM, [&] {
+        if (kind < 2) {  // lengths change between prompts only: no need to wait for them
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const int token = min(row + lane / 4 + 8 * half, rows - 1);
+                const int slot = lengths[token / tokens] + token % tokens;
+                const size_t angle = size_t(min(slot, capacity - 1)) * HALF + lane % 4 * 2;
+#pragma unroll
+                for (int j = 0; j < HEAD_SIZE / 16; ++j) {
+                    cos[half][j] = load_two(cosine + angle + 8 * j);
+                    sin[half][j] = load_two(sine + angle + 8 * j);
+                }
+            }
+        }
+        wait_for_previous();
+        inverse = inverse_rms(squares, epsilon, row + lane / 4, rows);
+    });
+    if (!ProjectTile::computes()) return;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const float scale = half ? inverse.y : inverse.x;
+        float of_head = 1;
+#pragma unroll
+        for (int j = 0; j < HEAD_SIZE / 8; ++j)
+            sums[j][2 * half] *= scale, sums[j][2 * half + 1] *= scale;
+        if (kind == 2) continue;
+        const float* weight = kind == 0 ? query_norm : key_norm;
+        if (QK_NORM) {
+            float total = 0;
+#pragma unroll
+            for (int j = 0; j < HEAD_SIZE / 8; ++j)
+                total = fmaf(sums[j][2 * half], sums[j][2 * half],
+                    fmaf(sums[j][2 * half + 1], sums[j][2 * half + 1], total));
+            total += __shfl_xor_sync(~0u, total, 1);
+            total += __shfl_xor_sync(~0u, total, 2);
+            of_head = 1 / sqrtf(total / HEAD_SIZE + epsilon);
+        }
+#pragma unroll
+        for (int j = 0; j < HEAD_SIZE / 16; ++j) {
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                float &a = sums[j][2 * half + i], &b = sums[j + HEAD_SIZE / 16][2 * half + i];
+                if (QK_NORM) {
+                    const int column = 8 * j + lane % 4 * 2 + i;
+                    a *= of_head * (weight ? weight[column] : 1);
+                    b *= of_head * (weight ? weight[column + HALF] : 1);
+                }
+                const float2 c = cos[half][j], s = sin[half][j];
+                const float2 pair = rotated(a, b, i ? c.y : c.x, i ? s.y : s.x);
+                a = pair.x, b = pair.y;
+            }
+        }
+    }
+#pragma unroll
+    for (int panel = 0; panel < HEAD_SIZE / 64; ++panel)
+        store_panel(sums + 8 * panel, panel * ProjectTile::STAGE, [&](int i) -> bfloat16* {
+            const int token = row + i, b = token / tokens;
+            if (token >= rows) return nullptr;
+            if (kind == 0)
+                return query + (size_t(token) * HEADS + head) * HEAD_SIZE + 64 * panel;
+            const int slot = lengths[b] + token % tokens;
+            if (slot >= capacity) return nullptr;
+            return (kind == 1 ? keys : values) + b * cache_batch +
+                   (size_t(slot) * KV_HEADS + kv_head) * HEAD_SIZE + 64 * panel;
+        });
+}
+
+// ---- SwiGLU
+
+// A block takes 64 columns of gate and those of up that belong to them.
+using GateUpTile = Tile<2, 128, GATE_UP_STAGES, GATE_UP_BYTES>;
+
+extern "C" __global__ void __launch_bounds__(GateUpTile::THREADS, 1)
+    gate_up(const __grid_constant__ Maps maps, const float* squares, float epsilon,
+        bfloat16* hidden, int rows) {
+    const int lane = threadIdx.x % 32, column = blockIdx.x * 64;
+    let_next_start();
+    const int tile = blockIdx.y * GateUpTile::ROWS, row = tile + threadIdx.x / 32 * 16;
+    float sums[16][4];
+    float2 inverse;
+    multiply<GateUpTile>(sums, maps, tile, column, UP + column, DIM, [&] {
+        wait_for_previous();
+        inverse = inverse_rms(squares, epsilon, row + lane / 4, rows);
+    });
+    if (!GateUpTile::computes()) return;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const float scale = i / 2 ? inverse.y : inverse.x;
+            sums[j][i] = gated(sums[j][i] * scale, sums[j + 8][i] * scale);
+        }
+    }
+    store_panel(sums, 0, [&](int i) -> bfloat16* {
+        return row + i < rows ? hidden + size_t(row + i) * FFN + column : nullptr;
+    });
+}
+
+// ---- x ← x + h · product
+
+// A block takes 64 columns of 64 tokens: larger tiles would leave multiprocessors without work.
+template <int INPUTS, typename Tile>
+__device__ __forceinline__ void add_product(const Maps& maps, float step_size, RESIDUAL* x,
+    const float* norm, bfloat16* scaled, float* squares, int rows) {
+    const int lane = threadIdx.x % 32, column = blockIdx.x * 64, tile = blockIdx.y * Tile::ROWS;
+    const int row = tile + threadIdx.x / 32 * 16 + lane / 4, own = column + lane % 4 * 2;
+    let_next_start();
+    float sums[8][4];
+    float2 before[8][2], weight[8];
+    multiply<Tile>(sums, maps, tile, column, 0, INPUTS, [&] {
+#pragma unroll
+        for (int j = 0; j < 8; ++j)
+            if (norm) weight[j] = load_two(norm + own + 8 * j);
+        wait_for_previous();
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const RESIDUAL* from = x + size_t(min(row + 8 * half, rows - 1)) * DIM + own;
+#pragma unroll
+            for (int j = 0; j < 8; ++j) before[j][half] = load_two(from + 8 * j);
+        }
+    });
+    if (!Tile::computes()) return;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const int token = row + 8 * half;
+        const size_t at = size_t(token) * DIM + own;
+        float sum = 0;
+        if (token < rows) {
+#pragma unroll
+            for (int j = 0; j < 8; ++j) {
+                const float2 old = before[j][half];
+                const float2 after = store_two(x + at + 8 * j,
+                    make_float2(fmaf(step_size, sums[j][2 * half], old.x),
+                        fmaf(step_size, sums[j][2 * half + 1], old.y)));
+                sum = fmaf(after.x, after.x, fmaf(after.y, after.y, sum));
+                if (norm)
+                    store_two(scaled + at + 8 * j,
+                        make_float2(after.x * weight[j].x, after.y * weight[j].y));
+            }
+        }
+        sum += __shfl_xor_sync(~0u, sum, 1);
+        sum += __shfl_xor_sync(~0u, sum, 2);
+        if (token < rows && lane % 4 == 0)
+            squares[size_t(token) * (DIM / CHUNK) + column / CHUNK] = sum;
+    }
+}
+
+using OutputTile = Tile<1, 64, OUTPUT_STAGES, OUTPUT_BYTES>;
+using DownTile = Tile<1, 64, DOWN_STAGES, DOWN_BYTES>;
+
+extern "C" __global__ void __launch_bounds__(OutputTile::THREADS, 1)
+    output(const __grid_constant__ Maps maps, float step_size, RESIDUAL* x, const float* norm,
+        bfloat16* scaled, float* squares, int rows) {
+    add_product<ATTENDED, OutputTile>(maps, step_size, x, norm, scaled, squares, rows);
+}
+
+extern "C" __global__ void __launch_bounds__(DownTile::THREADS, 1)
+    down(const __grid_constant__ Maps maps, float step_size, RESIDUAL* x, const float* norm,
+        bfloat16* scaled, float* squares, int rows) {
+    add_product<FFN, DownTile>(maps, step_size, x, norm, scaled, squares, rows);
+}
