@@ -206,6 +206,11 @@ class Backend(ABC):
         return weights
 
     @property
+    def prepares_weights(self) -> bool:
+        """Does `training_weights` read them?"""
+        return False
+
+    @property
     def scales(self) -> dict[str, list[float]]:
         """What training has learned about the size of numbers, by name; a checkpoint keeps it.
 

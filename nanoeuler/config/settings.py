@@ -44,6 +44,12 @@ class Training(Section):
     residual_precision: Literal["auto", "fp32", "bf16"] = key(
         "number format of the residual stream when precision is bf16 or fp8", default="auto"
     )
+    sums_precision: Literal["fp32", "bf16"] = key(
+        "number format in which several ranks send gradients and their sums to each other; bf16 "
+        "halves what travels and rounds every sum; one rank sends nothing",
+        default="fp32",
+        reruns=Reruns.UNLESS_DEFAULT,
+    )
     recompute: bool = key(
         "compute the largest product of each layer again in the backward pass instead of keeping "
         "it, which takes a third less memory and somewhat more time",

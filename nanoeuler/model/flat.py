@@ -1,5 +1,7 @@
 """One contiguous buffer for all parameters (or gradients, or a moment), with named views."""
 
+from typing import Protocol
+
 import numpy as np
 
 from nanoeuler.backend.records import Array, ModelWeights
@@ -50,14 +52,22 @@ class FlatBuffer:
         return self.array[first.offset : last.stop].reshape(-1, columns)
 
 
-def model_weights(config: ModelConfig, array: Array, norms: Array | None = None) -> ModelWeights:
+class NamedArrays(Protocol):
+    """Arrays by a tensor's name, as of a `FlatBuffer`."""
+
+    def __getitem__(self, name: str, /) -> Array: ...
+
+
+def model_weights(
+    config: ModelConfig, array: Array, norms: NamedArrays | None = None
+) -> ModelWeights:
     """Views of the flat buffer `array`.
 
-    `norms`: another flat buffer that the weights of the norms are taken from, where `array` is the
-    copy that products read.
+    `norms`: where the weights of the norms are taken from, if `array` is the copy that products
+    read.
     """
     buffer = FlatBuffer(config, array)
-    norm_buffer = FlatBuffer(config, array if norms is None else norms)
+    norm_buffer = buffer if norms is None else norms
     family = family_of(config)
     first = family.EMBEDDING if config.tied else head_name(0)
     heads = [first, *(head_name(head) for head in range(1, config.mtp_heads))]

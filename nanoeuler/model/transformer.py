@@ -21,7 +21,7 @@ from nanoeuler.model.buffers import KeptBuffers, PassBuffers
 from nanoeuler.model.cache import Cache, CacheMemory, new_cache
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.families import make_blocks
-from nanoeuler.model.flat import model_weights
+from nanoeuler.model.flat import FlatBuffer, NamedArrays, model_weights
 from nanoeuler.model.heads import Heads
 
 
@@ -45,10 +45,18 @@ class Transformer:
     """A model's computation: parameters, and what one does with them."""
 
     def __init__(
-        self, config: ModelConfig, parameters: Array, backend: Backend, *, recompute: bool = False
+        self,
+        config: ModelConfig,
+        parameters: Array,
+        backend: Backend,
+        *,
+        norms: NamedArrays | None = None,
+        recompute: bool = False,
     ):
         """`parameters` is a flat buffer of the engine, laid out by `tensor_table(config)`.
 
+        `norms` has the weights of norms where `parameters` are those that products read, in fewer
+        bits.
         `recompute`: MLP blocks share one buffer for the gate/up product, a training step's
         largest, and the backward pass computes it again.
         """
@@ -59,13 +67,13 @@ class Transformer:
         self.heads = Heads(config, backend)
         self.parameters = parameters
         self.working = backend.working_copy(parameters)
-        self.weights = model_weights(config, self.working, norms=parameters)
+        self.weights = model_weights(config, self.working, norms or FlatBuffer(config, parameters))
         self.training_weights = self.weights
         """The weights as training's forward pass reads them: see `Backend.training_weights`."""
         w = self.weights
-        norms = [(block.norm, getattr(block, "norm_bias", None)) for block in w.blocks]
-        norms.append((w.final_norm, w.final_norm_bias))
-        self.buffers = KeptBuffers(config, backend, norms, recompute=recompute)
+        points = [(block.norm, getattr(block, "norm_bias", None)) for block in w.blocks]
+        points.append((w.final_norm, w.final_norm_bias))
+        self.buffers = KeptBuffers(config, backend, points, recompute=recompute)
         self.idle_caches: dict[tuple[int, int], CacheMemory] = {}
         table = backend.rope_table(config.context, config.head_size, config.rope_theta)
         self.rope_tables = [table]
@@ -91,13 +99,18 @@ class Transformer:
 
     # ---- training and whole rows
 
-    def forward(self, batch: Batch, *, training: bool = False) -> PassBuffers:
-        """Run all blocks; the heads read `stream.normed` of the returned buffers."""
+    def forward(
+        self, batch: Batch, *, training: bool = False, needing: Callable[[int], None] | None = None
+    ) -> PassBuffers:
+        """Run all blocks; the heads read `stream.normed` of the returned buffers.
+
+        `needing` is told the number of each block before its weights are read.
+        """
         B, T = batch.ids.shape
         buffers = self.buffers(B, T, training=training)
         weights = self.training_weights if training else self.weights
         self.embed(batch.ids.reshape(-1), batch.positions.reshape(-1), buffers)
-        self.run_blocks(self.rows(batch, buffers), buffers, weights)
+        self.run_blocks(self.rows(batch, buffers), buffers, weights, needing=needing)
         return buffers
 
     def rows(self, batch: Batch, buffers: PassBuffers) -> Rows:
@@ -124,16 +137,19 @@ class Transformer:
         weights: ModelWeights,
         slots: list[CacheSlots | None] | None = None,
         first: int = 0,
+        needing: Callable[[int], None] | None = None,
     ) -> None:
         """From the stream before block `first` to the normed stream behind the last block.
 
-        With `slots` the blocks append to a cache and read what it holds.
+        With `slots` the blocks append to a cache and read what it holds. `needing`: see `forward`.
         """
         ops, norms, delta = self.backend, buffers.norms, buffers.stream.delta
         ops.norm(norms[first])
         for i in range(first, len(self.blocks)):
             block, w, saved = self.blocks[i], weights.blocks[i], buffers.blocks[i]
             cached = slots[i] if slots else None
+            if needing:
+                needing(i)
             block.forward(ops, w, saved, rows, norms[i], norms[i + 1], delta, cached)
 
     def backward(

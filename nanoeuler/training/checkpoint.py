@@ -99,7 +99,7 @@ class Checkpoints:
     def restore(self, step: int, state: TrainingState) -> None:
         """Load parameters and optimizer tensors of checkpoint `step` into `state`."""
         buffers = {
-            name: FlatBuffer(state.config, np.zeros(state.parameters.shape, np.float32))
+            name: FlatBuffer(state.config, np.zeros(FlatBuffer.elements(state.config), np.float32))
             for name in ("parameters", *state.optimizer.tensors)
         }
         moments = {f"{name}/": buffers[name] for name in state.optimizer.tensors}

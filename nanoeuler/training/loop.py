@@ -361,7 +361,7 @@ class Trainer:
         self.measurements.add(step, self.job.score(values))
         is_best = self.job.settings.keep == "best" and self.measurements.best_step == step
         if is_best and step != self.saver.step:
-            self.measurements.best_parameters = np.array(self.worker.parameters(), np.float32)
+            self.measurements.best_parameters = np.asarray(self.worker.parameters(), np.float32)
         self.write(validation=values)
         log.line("validation", "", step=step, **values, best=self.measurements.best_score)
         if self.job.sample:

@@ -2,7 +2,7 @@
 
 import math
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,10 @@ from nanoeuler.training.distributed.vectors import Vectors
 from nanoeuler.training.objectives import KnownWeights, Objective
 from nanoeuler.training.optimizer.optimizer import OptimizerSettings
 from nanoeuler.training.streams import StepRows
+
+BEFORE_ALL = -1
+"""In place of a block's number: what is read before the first one, or lies in no block."""
+NOTHING_SENT: Mapping[int, Callable[[], None]] = {}
 
 
 @dataclass
@@ -59,18 +63,28 @@ class TrainingState:
         recompute: bool = False,
         objective: Objective | None = None,
         group: Group = ALONE,
+        rounded_sums: bool = False,
     ):
         """`parameters` is a flat float32 buffer on the host. `recompute`: see `Transformer`.
 
         `objective` is `KnownWeights` unless given. The ranks of `group` share the rows of a step
-        and the optimizer's work.
+        and the optimizer's work; `rounded_sums`: they add up their gradients in bfloat16.
         """
         self.config, self.backend, self.group = config, backend, group
+        self.rounded_sums = rounded_sums
         self.cuts = cuts(config, group.size)
         self.part = slice(self.cuts[group.rank], self.cuts[group.rank + 1])
         self.objective = objective or KnownWeights()
         self.step = 0
-        self.parameters = backend.from_host(parameters)
+        whole = backend.from_host(parameters)
+        read = backend.working_copy(whole) if group.size > 1 else whole
+        sharded = read is not whole
+        self.own = whole[self.part].copy() if sharded else whole[self.part]
+        """The float32 parameters that this rank updates."""
+        self.parameters = read
+        """All parameters: those of the other ranks in the type that products read."""
+        self.vectors = Vectors(config, backend, self.cuts, group.rank, whole) if sharded else None
+        del whole  # of which a rank keeps no more than `own`
         self.optimizer_settings = optimizer
         self.optimizer = optimizer.make(config, backend, self.part)
         backend.scales = {}
@@ -81,65 +95,75 @@ class TrainingState:
             for index, engine in enumerate(backend.replicas(len(parameters)))
         ]
         self.model, self.gradients = self.replicas[0].model, self.replicas[0].gradients
-        self.flat = self.own_part()
+        working = self.model.working
+        copied = sharded or working is not self.parameters
+        self.flat = FlatState(
+            self.own, working[self.part] if copied else self.own, self.gradients[self.part]
+        )
         one_by_one = group.size > 1 and len(self.replicas) == 1  # else they are added up first
         whole = Buckets({}, [slice(0, len(parameters))])
         self.buckets = buckets(config) if one_by_one else whole
-        copied = self.model.working is not self.parameters
-        self.vectors = Vectors(config, backend, self.cuts) if copied and group.size > 1 else None
-        """Where there is a working copy, that is what ranks send each other, and these. Then each
-        knows the other float32 parameters of its own part alone."""
         self.schedule = backend.feed([np.zeros(2)])
         self.inputs: StepInputs | None = None
 
     def make_replica(self, engine: Backend, index: int, *, recompute: bool) -> Replica:
         gradients = engine.zeros(self.parameters.shape)
         losses = engine.zeros((2,), np.float64) if index else self.results[:2]
-        model = Transformer(self.config, self.parameters, engine, recompute=recompute)
-        return Replica(model, gradients, model_weights(self.config, gradients), losses)
-
-    def own_part(self) -> FlatState:
-        """The part of the flat buffers that this rank updates."""
-        parameters, working = self.parameters[self.part], self.model.working
-        copied = working is not self.parameters
-        return FlatState(
-            parameters, working[self.part] if copied else parameters, self.gradients[self.part]
+        model = Transformer(
+            self.config, self.parameters, engine, norms=self.vectors, recompute=recompute
         )
+        return Replica(model, gradients, model_weights(self.config, gradients), losses)
 
     def restart(self, parameters: np.ndarray) -> None:
         """Go back to step 0 and the given parameters (as in `__init__`)."""
         for tensor in self.optimizer.tensors.values():
             tensor[...] = 0
-        self.parameters[...] = self.backend.from_host(parameters)
-        self.model.refresh()
+        self.load_parameters(parameters)
         self.backend.scales = {}
         self.step = 0
 
     def load(self, tensors: Mapping[str, np.ndarray], step: int) -> None:
         """Take over `tensors` (as of `tensors()`) at the given step."""
-        self.parameters[...] = self.backend.from_host(tensors["parameters"])
+        self.load_parameters(tensors["parameters"])
         for name, array in self.optimizer.tensors.items():
             array[...] = self.backend.from_host(tensors[name][self.part])
-        self.model.refresh()
         self.step = step
+
+    def load_parameters(self, parameters: np.ndarray) -> None:
+        """Take over all parameters."""
+        whole = self.backend.from_host(parameters)
+        if self.vectors:
+            self.own[...] = whole[self.part]
+            self.backend.refresh(self.parameters, whole)
+            self.vectors.load(whole)
+        else:
+            self.parameters[...] = whole
+            self.model.refresh()
 
     def whole_parameters(self) -> np.ndarray:
         """All parameters, on the host. The ranks call it together."""
-        self.group.gather(self.parameters, self.cuts)
-        return self.backend.to_host(self.parameters)
+        return self.whole(self.own)
 
     def tensors(self) -> dict[str, np.ndarray]:
         """All that a checkpoint keeps, by name, on the host: flat arrays laid out by the tensor
-        table, which stay as they are in the next step. The ranks call it together."""
-        found = {"parameters": self.whole_parameters()}
-        for name, part in self.optimizer.tensors.items():
-            whole = part
-            if self.group.size > 1:
-                whole = self.backend.empty(self.parameters.shape)
-                whole[self.part] = part
-                self.group.gather(whole, self.cuts)
-            found[name] = self.backend.to_host(whole)
-        return found if self.backend.device else {name: a.copy() for name, a in found.items()}
+        table. The ranks call it together."""
+        parts = {"parameters": self.own, **self.optimizer.tensors}
+        return {name: self.whole(part) for name, part in parts.items()}
+
+    def whole(self, part: Array) -> np.ndarray:
+        """A flat array of which each rank has its part: a copy of all of it, on the host."""
+        whole = part
+        if self.group.size > 1:
+            whole = self.gradients  # which mean nothing between two steps
+            whole[self.part] = part
+            self.group.gather(whole, self.cuts)
+        host = self.backend.to_host(whole)
+        return host if self.backend.device else host.copy()
+
+    def settle(self) -> None:
+        """Let all ranks have the weights of the last update, which otherwise the next step sends.
+        The ranks call it together before they compute with the model."""
+        wait_for_all(self.send_weights())
 
     def train_step(self, rows: StepRows, micro_batch_rows: int, learning_rate: float) -> StepResult:
         """One optimizer update on all rows of a step, `micro_batch_rows` at a time."""
@@ -202,22 +226,46 @@ class TrainingState:
 
     def compute(self, micro_batch_rows: int) -> None:
         """The work of a step, always on the same arrays and without a look at any value."""
-        self.compute_gradients(micro_batch_rows, self.add_up)
+        self.compute_gradients(micro_batch_rows, self.send_weights(), self.add_up)
         self.update()
+
+    def send_weights(self) -> dict[int, Callable[[], None]]:
+        """Begin to send the weights of the last update to all ranks, in the order in which a
+        forward pass reads them; returns what waits for those from a block on, by its number."""
+        group, array, cuts = self.group, self.model.working, self.cuts
+        if group.size == 1:
+            return {}
+        if self.vectors:
+            self.vectors.begin_gather(group)  # which has ended when the next one has
+        arrived = {BEFORE_ALL: group.begin_gather(array, cuts, self.buckets.late)}
+        for block, parts in sorted(self.buckets.early.items()):
+            arrived[block] = group.begin_gather(array, cuts, parts)
+        return arrived
 
     def add_up(self, block: int) -> None:
         """Begin the sums over all ranks of the gradients that are complete above a block."""
         if parts := self.buckets.early.get(block):
-            self.group.begin_reduce(self.gradients, self.cuts, parts)
+            self.begin_sums(parts)
+
+    def begin_sums(self, parts: Sequence[slice]) -> None:
+        self.group.begin_reduce(self.gradients, self.cuts, parts, rounded=self.rounded_sums)
 
     def compute_gradients(
-        self, micro_batch_rows: int, completed: Callable[[int], None] | None = None
+        self,
+        micro_batch_rows: int,
+        arrived: Mapping[int, Callable[[], None]] = NOTHING_SENT,
+        completed: Callable[[int], None] | None = None,
     ) -> None:
         """Gradients and losses of the rows handed over, each replica a share of them.
 
-        `completed`: see `Transformer.backward_blocks`; it is told of all rows together.
+        `arrived`: see `send_weights`. `completed`: see `Transformer.backward_blocks`; it is told of
+        all rows together.
         """
         assert self.inputs is not None
+        if self.backend.prepares_weights:
+            wait_for_all(arrived)
+        elif BEFORE_ALL in arrived:
+            arrived[BEFORE_ALL]()
         count = self.inputs.shape[0]
         parts = [slice(s, s + micro_batch_rows) for s in range(0, count, micro_batch_rows)]
         replicas = self.replicas[: len(parts)]
@@ -229,8 +277,13 @@ class TrainingState:
             replica.losses[...] = 0
             own = parts[index :: len(replicas)]
             for number, part in enumerate(own):
+                waiting = wait_for_block if number == 0 else None
                 tell = completed if number == len(own) - 1 else None
-                self.accumulate(part, replica, accumulate=number > 0, completed=tell)
+                self.accumulate(part, replica, waiting, tell, accumulate=number > 0)
+
+        def wait_for_block(block: int) -> None:
+            if block in arrived:
+                arrived[block]()
 
         self.backend.side_by_side(len(replicas), work)
         # always in the same order: which replica is faster changes no bit
@@ -241,14 +294,18 @@ class TrainingState:
         self,
         part: slice,
         replica: Replica,
+        needing: Callable[[int], None] | None,
+        completed: Callable[[int], None] | None,
         *,
         accumulate: bool,
-        completed: Callable[[int], None] | None,
     ) -> None:
-        """Forward and backward of some rows into the gradients and the losses of a replica."""
+        """Forward and backward of some rows into the gradients and the losses of a replica.
+
+        `needing`: see `Transformer.forward`; `completed`: see `Transformer.backward_blocks`.
+        """
         assert self.inputs is not None
         ops, model, batch = replica.model.backend, replica.model, self.inputs.batch(part)
-        buffers = model.forward(batch, training=True)
+        buffers = model.forward(batch, training=True, needing=needing)
         K = self.config.mtp_heads
         targets_NK, weights, further = self.inputs.targets(part)
         logprobs_R, lse_R = self.inputs.target_arrays(part)
@@ -294,10 +351,11 @@ class TrainingState:
     def update(self) -> None:
         """Let the optimizer move the parameters by the gradients of all ranks.
 
-        They stay as they are where loss or gradient are not finite.
+        They stay as they are where loss or gradient are not finite. The next step, or `settle`,
+        sends them to the other ranks.
         """
         group, losses_2 = self.group, self.replicas[0].losses
-        group.begin_reduce(self.gradients, self.cuts, self.buckets.late)
+        self.begin_sums(self.buckets.late)
         group.finish_reduce()
         squares = self.backend.squares(self.flat.gradients)
         group.sum(losses_2, squares)
@@ -305,9 +363,13 @@ class TrainingState:
             group.largest(noted)
         schedule_2 = self.schedule.arrays[0]
         self.optimizer.update(self.flat, squares, schedule_2, losses_2, self.report)
-        group.gather(self.model.working, self.cuts)
         if self.vectors:
-            self.vectors.send(self.parameters, group)
+            self.vectors.update(self.own)
+
+
+def wait_for_all(arrived: Mapping[int, Callable[[], None]]) -> None:
+    for wait in arrived.values():
+        wait()
 
 
 class StepInputs:

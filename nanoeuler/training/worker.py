@@ -67,6 +67,7 @@ class Worker:
             recompute=self.job.settings.recompute,
             objective=self.job.objective,
             group=self.job.group,
+            rounded_sums=self.job.settings.sums_precision == "bf16",
         )
 
     def make_room(self, config: ModelConfig) -> None:
@@ -120,6 +121,7 @@ class Worker:
     @everywhere
     def validate(self) -> Scores:
         """The scores on held-out data, of which each rank computes a part."""
+        self.state.settle()
         return self.job.validate(self.state.model)
 
     # ---- a step

@@ -13,12 +13,13 @@ from nanoeuler.model.flat import FlatBuffer, initial_parameters
 from nanoeuler.training.distributed import shards
 from nanoeuler.training.distributed.group import ALONE, HostGroup
 from nanoeuler.training.distributed.shards import buckets
-from nanoeuler.training.distributed.vectors import Vectors
 from nanoeuler.training.optimizer.adamw import AdamW
+from nanoeuler.training.optimizer.muon import Muon
 from nanoeuler.training.state import TrainingState
 from nanoeuler.training.streams import TextStream
 from tests.models import TINY
 
+ADAMW = AdamW(0.9, 0.95, 1e-8, 0.1, 1.0)
 GPT2 = ModelConfig(
     family="gpt2",
     vocab_size=50,
@@ -85,9 +86,9 @@ def test_sums_during_the_backward_pass_have_the_bits_of_sums_behind_it(
 
     def train(group):
         start = initial_parameters(config, 1)
-        optimizer = AdamW(0.9, 0.95, 1e-8, 0.1, 1.0)
-        state = TrainingState(config, ReferenceBackend(), start, optimizer, group=group)
+        state = TrainingState(config, ReferenceBackend(), start, ADAMW, group=group)
         results = [state.train_step(rows, rows_at_once, 1e-2) for _ in range(2)]
+        state.settle()
         return bool(state.buckets.early), results, state.parameters.tobytes()
 
     def by_two():
@@ -101,25 +102,78 @@ def test_sums_during_the_backward_pass_have_the_bits_of_sums_behind_it(
     assert during[0][1:] == during[1][1:] == behind[0][1:] == behind[1][1:]
 
 
-@pytest.mark.parametrize("config", [TINY, GPT2])
-def test_all_ranks_get_the_norms_of_each_others_parts_and_keep_their_own_matrices(config):
-    whole = np.arange(FlatBuffer.elements(config), dtype=np.float64)
+class Copying(ReferenceBackend):
+    """An engine in float64 whose products read a copy of the parameters, rounded to float32."""
 
-    def work(group):
-        ends = shards.cuts(config, group.size)
-        known = np.full(len(whole), -1.0)
-        own = slice(ends[group.rank], ends[group.rank + 1])
-        known[own] = whole[own]
-        Vectors(config, ReferenceBackend(), ends).send(known, group)
-        return own, known
+    def __init__(self):
+        super().__init__(np.float64)
+        self.copies = []
+
+    def working_copy(self, parameters):
+        if any(parameters is copy for copy in self.copies):
+            return parameters
+        self.copies.append(np.empty_like(parameters))
+        self.refresh(self.copies[-1], parameters)
+        return self.copies[-1]
+
+    def refresh(self, working, parameters):
+        working[...] = parameters.astype(np.float32)
+
+
+@pytest.mark.parametrize("optimizer", [ADAMW, Muon(0.9, ADAMW)])
+@pytest.mark.parametrize("config", [TINY, replace(TINY, tied=not TINY.tied), GPT2])
+def test_ranks_hold_their_part_of_the_parameters_and_train_as_one_does(config, optimizer):
+    tokens = np.random.default_rng(1).integers(0, 50, 1000).astype(np.int32)
+    rows = TextStream(tokens, 8, 96, config.mtp_weights, 0, True, 1, "text").step(0)
+    start = initial_parameters(config, 1)
+
+    def train(group):
+        state = TrainingState(config, Copying(), start, optimizer, group=group)
+        losses = [state.train_step(rows, 2, 1e-2).loss for _ in range(2)]
+        halfway, size = state.tensors(), len(state.own)
+        losses.append(state.train_step(rows, 2, 1e-2).loss)
+        state.settle()
+        after = state.tensors()
+        weights = state.model.weights
+        norms = [*(block.norm for block in weights.blocks), weights.final_norm]
+        read = np.concatenate([array.ravel() for array in (state.model.working, *norms)])
+        state.load(halfway, 2)
+        assert state.train_step(rows, 2, 1e-2).loss == losses[-1]
+        assert all((a == after[name]).all() for name, a in state.tensors().items())
+        return size, losses, after, read
 
     with ThreadPoolExecutor(3) as pool:
-        found = list(pool.map(work, groups(3)))
-    for own, known in found:
-        buffer, expected = FlatBuffer(config, known), FlatBuffer(config, whole)
-        np.testing.assert_array_equal(known[own], whole[own])
-        for tensor in buffer.table:
-            if len(tensor.shape) == 1:
-                np.testing.assert_array_equal(buffer[tensor.name], expected[tensor.name])
-            elif not own.start < tensor.stop or not tensor.offset < own.stop:
-                assert (buffer[tensor.name] == -1).all()
+        sizes, losses, *rest = zip(*pool.map(train, groups(3)), strict=True)
+    assert sum(sizes) == len(start)
+    assert losses[0] == losses[1] == losses[2]
+    size, expected, *known = train(ALONE)
+    assert size == len(start)
+    np.testing.assert_allclose(losses[0], expected, rtol=1e-9)
+    for tensors, read in zip(*rest, strict=True):
+        for name, array in tensors.items():
+            np.testing.assert_allclose(array, known[0][name], rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(read, known[1], rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_rounded_sums_differ_by_the_rounding_of_each_number_and_each_sum(size):
+    random = np.random.default_rng(3)
+    given = random.standard_normal((size, 1000)).astype(np.float32)
+    ends = [1000 * rank // size for rank in range(size + 1)]
+    parts = [slice(0, 100), slice(100, 990)]  # the rest is not summed
+
+    def work(group):
+        array = given[group.rank].copy()
+        group.begin_reduce(array, ends, parts, rounded=True)
+        group.finish_reduce()
+        return array[ends[group.rank] : ends[group.rank + 1]]
+
+    with ThreadPoolExecutor(size) as pool:
+        found = np.concatenate(list(pool.map(work, groups(size))))
+    exact = given.sum(axis=0)
+    np.testing.assert_array_equal(found[990:], given[-1, 990:])
+    error = np.abs(found - exact)[:990]
+    rounded = (np.abs(given).sum(axis=0) + np.abs(exact))[:990]
+    assert (error <= 2.0**-8 * (1 + 2.0**-7) * rounded).all()  # half of the last of 8 bits each
+    assert 2.0**-10 < np.linalg.norm(error) / np.linalg.norm(exact) < 2.0**-8
+    np.testing.assert_array_equal(found[:990].view(np.uint32) & 0xFFFF, 0)

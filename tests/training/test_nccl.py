@@ -80,10 +80,20 @@ def assert_two_train_as_one(trainer, *extra, stage="pretrain"):
 
 
 @pytest.mark.parametrize(
-    ("precision", "optimizer"), [("fp32", "adamw"), ("bf16", "adamw"), ("bf16", "muon")]
+    ("precision", "optimizer", "sums"),
+    [
+        ("fp32", "adamw", "fp32"),
+        ("bf16", "adamw", "fp32"),
+        ("bf16", "muon", "fp32"),
+        ("bf16", "adamw", "bf16"),
+    ],
 )
-def test_two_gpus_train_as_one_does_and_repeat_to_the_bit(two_gpus, precision, optimizer):
-    two_gpus.config["pretrain"] |= {"precision": precision, "optimizer": optimizer}
+def test_two_gpus_train_as_one_does_and_repeat_to_the_bit(two_gpus, precision, optimizer, sums):
+    two_gpus.config["pretrain"] |= {
+        "precision": precision,
+        "optimizer": optimizer,
+        "sums_precision": sums,
+    }
     assert_two_train_as_one(two_gpus)
     run_in(two_gpus, "again", *TWO)
     first = two_gpus.weights()

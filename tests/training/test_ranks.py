@@ -66,6 +66,15 @@ def test_two_ranks_train_as_one_does(shared, uninterrupted):
         assert found == pytest.approx(expected, rel=1e-4)
 
 
+def test_gradients_summed_in_bf16_train_nearly_as_well(trainer, uninterrupted):
+    trainer.config["pretrain"]["sums_precision"] = "bf16"
+    trainer.run("pretrain", *TWO)
+    expected = parameters(uninterrupted)
+    assert_alike(parameters(trainer), expected, limit=0.1)  # training amplifies rounding of 2⁻⁸
+    with pytest.raises(AssertionError, match="differs by"):
+        assert_alike(parameters(trainer), expected)
+
+
 @pytest.mark.parametrize("who", ["rank 0", "rank 1"])
 def test_a_killed_rank_ends_all_and_the_rerun_goes_on_to_the_same_bits(trainer, shared, who):
     trainer.config["pretrain"]["checkpoint_minutes"] = 0.001

@@ -87,3 +87,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const long long index = ((long long)blockIdx.x * THREADS + threadIdx.x) * WIDTH;
     if (index < count) store(working + index, load(parameters + index));
 }
+
+// The way back, of gradients that were summed in bfloat16: bytes 6 P.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    widen(const bfloat16* rounded, float* values, long long count) {
+    const long long index = ((long long)blockIdx.x * THREADS + threadIdx.x) * WIDTH;
+    if (index < count) store(values + index, load(rounded + index));
+}

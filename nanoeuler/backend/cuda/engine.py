@@ -268,7 +268,7 @@ class CudaBackend(DecodingOps, BiasedOps):
         return array.get(stream=self.stream)
 
     def working_copy(self, parameters: Array) -> Array:
-        if self.activation == self.dtype:
+        if parameters.dtype == self.activation:
             return parameters
         working = self.empty(parameters.shape, self.activation)
         self.refresh(working, parameters)
@@ -279,6 +279,13 @@ class CudaBackend(DecodingOps, BiasedOps):
             size = parameters.size
             arrays = parameters, working, np.int64(size)
             self.launch_elementwise(self.sources.adamw(), "refresh", size, *arrays)
+
+    def widen(self, rounded: Array, values: Array) -> None:
+        """`values` (float32) ← `rounded` (bfloat16), flat: the reverse of `refresh`."""
+        size = values.size
+        self.launch_elementwise(
+            self.sources.adamw(), "widen", size, rounded, values, np.int64(size)
+        )
 
     # ---- work as a whole
 
@@ -315,6 +322,10 @@ class CudaBackend(DecodingOps, BiasedOps):
         if self.fp8 and self.fp8.active:
             self.fp8.begin_step(weights)
         return weights
+
+    @property
+    def prepares_weights(self) -> bool:
+        return self.fp8 is not None and self.fp8.active
 
     @property
     def scales(self) -> dict[str, list[float]]:

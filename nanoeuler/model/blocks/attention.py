@@ -24,7 +24,7 @@ from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.tensors import TensorSpec, packed_rows
 
 if TYPE_CHECKING:
-    from nanoeuler.model.flat import FlatBuffer
+    from nanoeuler.model.flat import FlatBuffer, NamedArrays
 
 
 @dataclass
@@ -84,7 +84,7 @@ class Attention(Block[AttentionWeights, AttentionActivations]):
                 tensors.append(TensorSpec(name, (self.form.head_size,), None))
         return tensors
 
-    def weights(self, buffer: "FlatBuffer", norms: "FlatBuffer") -> AttentionWeights:
+    def weights(self, buffer: "FlatBuffer", norms: "NamedArrays") -> AttentionWeights:
         norm, query, key, value, output, *qk_norms = (tensor.name for tensor in self.tensors())
         return AttentionWeights(
             norms[norm],

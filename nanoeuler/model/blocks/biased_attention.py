@@ -14,7 +14,7 @@ from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.tensors import TensorSpec, norm_tensors
 
 if TYPE_CHECKING:
-    from nanoeuler.model.flat import FlatBuffer
+    from nanoeuler.model.flat import FlatBuffer, NamedArrays
 
 
 class BiasedAttention(Attention):
@@ -49,7 +49,7 @@ class BiasedAttention(Attention):
             TensorSpec(f"{output}.bias", (dim,), 0.0),
         ]
 
-    def weights(self, buffer: "FlatBuffer", norms: "FlatBuffer") -> AttentionWeights:
+    def weights(self, buffer: "FlatBuffer", norms: "NamedArrays") -> AttentionWeights:
         norm, norm_bias, *products = (tensor.name for tensor in self.tensors())
         packed, packed_bias, output, output_bias = (buffer[name] for name in products)
         return AttentionWeights(

@@ -10,7 +10,7 @@ from nanoeuler.backend.records import Array, BlockForm, CacheSlots, Norm, RopeTa
 from nanoeuler.model.tensors import TensorSpec
 
 if TYPE_CHECKING:
-    from nanoeuler.model.flat import FlatBuffer
+    from nanoeuler.model.flat import FlatBuffer, NamedArrays
 
 Weights = TypeVar("Weights")
 Activations = TypeVar("Activations")
@@ -54,7 +54,7 @@ class Block(ABC, Generic[Weights, Activations]):
         """Its parameters, in the order of the flat buffers, the norm in front first."""
 
     @abstractmethod
-    def weights(self, buffer: "FlatBuffer", norms: "FlatBuffer") -> Weights:
+    def weights(self, buffer: "FlatBuffer", norms: "NamedArrays") -> Weights:
         """Views of its parameters; `norms` is the buffer that holds the norm's weight."""
 
     @abstractmethod

@@ -15,7 +15,7 @@ from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.tensors import TensorSpec, norm_tensors
 
 if TYPE_CHECKING:
-    from nanoeuler.model.flat import FlatBuffer
+    from nanoeuler.model.flat import FlatBuffer, NamedArrays
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Gelu(Block[GeluWeights, GeluActivations]):
             TensorSpec(f"{down}.bias", (c.dim,), 0.0),
         ]
 
-    def weights(self, buffer: "FlatBuffer", norms: "FlatBuffer") -> GeluWeights:
+    def weights(self, buffer: "FlatBuffer", norms: "NamedArrays") -> GeluWeights:
         norm, norm_bias, *products = (tensor.name for tensor in self.tensors())
         return GeluWeights(norms[norm], norms[norm_bias], *map(buffer.storage, products))
 

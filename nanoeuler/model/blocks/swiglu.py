@@ -15,7 +15,7 @@ from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.tensors import TensorSpec, packed_rows
 
 if TYPE_CHECKING:
-    from nanoeuler.model.flat import FlatBuffer
+    from nanoeuler.model.flat import FlatBuffer, NamedArrays
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Swiglu(Block[SwigluWeights, SwigluActivations]):
             TensorSpec(down, shape[::-1], residual_std, storage[::-1]),
         ]
 
-    def weights(self, buffer: "FlatBuffer", norms: "FlatBuffer") -> SwigluWeights:
+    def weights(self, buffer: "FlatBuffer", norms: "NamedArrays") -> SwigluWeights:
         norm, gate, up, down = (tensor.name for tensor in self.tensors())
         return SwigluWeights(norms[norm], buffer.packed(gate, up), buffer.storage(down))
 

@@ -154,7 +154,7 @@ def check_decode(
 
     def step(ops: Backend, a: Arrays) -> None:
         model = Transformer(config, a.norms, ops)
-        model.weights = model_weights(config, a.matrices, norms=a.norms)
+        model.weights = model_weights(config, a.matrices, FlatBuffer(config, a.norms))
         buffers = model.buffers(B, T, training=False)
         for point in (0, 2):  # the residual stream in front of the layer and behind it
             buffers.norms[point] = buffers.norms[point]._replace(x_ND=a.x)

@@ -2,7 +2,7 @@
 
 Rank 0 leads: it alone decides, writes files and talks to people. It tells the others which call
 comes next (`tell`), and they make the same call (`heed`). The arrays of a step go through
-`begin_reduce`, `sum` and `gather`, in which every rank takes part.
+`begin_gather`, `begin_reduce` and `sum`, in which every rank takes part.
 
 Each rank updates one part of the flat buffers, from `cuts[rank]` to `cuts[rank + 1]`.
 """
@@ -19,6 +19,7 @@ import numpy as np
 
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import Array
+from nanoeuler.model.bf16 import from_bf16, to_bf16
 
 Value = TypeVar("Value")
 
@@ -65,11 +66,13 @@ class Group:
     def largest(self, array: Array) -> None:
         """A device's array of integers ← their largest over all ranks."""
 
-    def begin_reduce(self, array: Array, cuts: Sequence[int], parts: Sequence[slice]) -> None:
+    def begin_reduce(
+        self, array: Array, cuts: Sequence[int], parts: Sequence[slice], *, rounded: bool = False
+    ) -> None:
         """Within some parts of a flat array, what this rank updates ← its sum over all ranks.
 
         The rest of these parts then means nothing. An engine may go on computing meanwhile, but
-        not with these parts before `finish_reduce`.
+        not with these parts before `finish_reduce`. `rounded`: numbers and sums travel as bfloat16.
         """
 
     def finish_reduce(self) -> None:
@@ -77,6 +80,21 @@ class Group:
 
     def gather(self, array: Array, cuts: Sequence[int]) -> None:
         """The parts of the other ranks ← what they hold there."""
+        self.begin_gather(array, cuts, [slice(0, len(array))])()
+
+    def begin_gather(
+        self, array: Array, cuts: Sequence[int], parts: Sequence[slice]
+    ) -> Callable[[], None]:
+        """Within some parts of a flat array, what the other ranks update ← what they hold there.
+
+        An engine may go on computing meanwhile, but with these parts only behind the call that is
+        returned.
+        """
+        return nothing_to_wait_for
+
+
+def nothing_to_wait_for() -> None:
+    pass
 
 
 ALONE = Group()
@@ -150,27 +168,55 @@ class HostGroup(Group):
                     self.add_others(array)
                     self.send_all(array)
 
-    def begin_reduce(self, array: Array, cuts: Sequence[int], parts: Sequence[slice]) -> None:
+    def begin_reduce(
+        self, array: Array, cuts: Sequence[int], parts: Sequence[slice], *, rounded: bool = False
+    ) -> None:
+        for part in parts:
+            owned = within(part, cuts)
+            if rounded:
+                self.reduce_rounded(array, part, owned)
+                continue
+            with losing():
+                if self.rank:
+                    self.peers[0].send_bytes(as_bytes(array[part]))
+                    self.peers[0].recv_bytes_into(as_bytes(array[owned[self.rank]]))
+                else:
+                    self.add_others(array[part])
+                    for peer, own in zip(self.peers, owned[1:], strict=True):
+                        peer.send_bytes(as_bytes(array[own]))
+
+    def reduce_rounded(self, array: np.ndarray, part: slice, owned: Sequence[slice]) -> None:
+        own, halves = owned[self.rank], to_bf16(array[part].astype(np.float32, copy=False))
+        with losing():
+            if self.rank:
+                self.peers[0].send_bytes(as_bytes(halves))
+                sums = np.empty(own.stop - own.start, halves.dtype)
+                self.peers[0].recv_bytes_into(as_bytes(sums))
+            else:
+                total, other = from_bf16(halves), np.empty_like(halves)
+                for peer in self.peers:
+                    peer.recv_bytes_into(as_bytes(other))
+                    total += from_bf16(other)
+                rounded = to_bf16(total)
+                sums, *others = [rounded[o.start - part.start : o.stop - part.start] for o in owned]
+                for peer, sent in zip(self.peers, others, strict=True):
+                    peer.send_bytes(as_bytes(sent))
+        array[own] = from_bf16(sums)
+
+    def begin_gather(
+        self, array: Array, cuts: Sequence[int], parts: Sequence[slice]
+    ) -> Callable[[], None]:
         for part in parts:
             owned = [array[own] for own in within(part, cuts)]
             with losing():
                 if self.rank:
-                    self.peers[0].send_bytes(as_bytes(array[part]))
-                    self.peers[0].recv_bytes_into(as_bytes(owned[self.rank]))
+                    self.peers[0].send_bytes(as_bytes(owned[self.rank]))
+                    self.peers[0].recv_bytes_into(as_bytes(array[part]))
                 else:
-                    self.add_others(array[part])
                     for peer, own in zip(self.peers, owned[1:], strict=True):
-                        peer.send_bytes(as_bytes(own))
-
-    def gather(self, array: Array, cuts: Sequence[int]) -> None:
-        with losing():
-            if self.rank:
-                self.peers[0].send_bytes(as_bytes(array[cuts[self.rank] : cuts[self.rank + 1]]))
-                self.peers[0].recv_bytes_into(as_bytes(array))
-                return
-            for rank, peer in enumerate(self.peers, start=1):
-                peer.recv_bytes_into(as_bytes(array[cuts[rank] : cuts[rank + 1]]))
-            self.send_all(array)
+                        peer.recv_bytes_into(as_bytes(own))
+                    self.send_all(array[part])
+        return nothing_to_wait_for
 
     def add_others(self, array: np.ndarray) -> None:
         other = self.like(array)

@@ -1,22 +1,27 @@
 """Ranks with a GPU each, whose arrays go from device to device through NCCL.
 
-Every call is put on the engine's stream, so that it can be part of a recorded step, and sums of
-gradients on a second one, on which they are made while the engine computes. NCCL gives the same
-bits for the same number of ranks on the same devices.
+Every call is put on the engine's stream, so that it can be part of a recorded step, or on a second
+one, on which weights and sums of gradients move while the engine computes. NCCL gives the same bits
+for the same number of ranks on the same devices.
 """
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import cupy
 from cupy.cuda import nccl
 
-from nanoeuler.backend.cuda.engine import CudaBackend
+from nanoeuler.backend.cuda.engine import BFLOAT16, CudaBackend
 from nanoeuler.backend.records import Array
 from nanoeuler.training.distributed.group import HostGroup, losing, within
 
 HIGHEST = -5  # priority of a stream
-TYPES = {"int32": nccl.NCCL_INT32, "float32": nccl.NCCL_FLOAT32, "float64": nccl.NCCL_FLOAT64}
+TYPES = {
+    "int32": nccl.NCCL_INT32,
+    "bfloat16": nccl.NCCL_BFLOAT16,
+    "float32": nccl.NCCL_FLOAT32,
+    "float64": nccl.NCCL_FLOAT64,
+}
 
 
 class NcclGroup(HostGroup):
@@ -24,10 +29,11 @@ class NcclGroup(HostGroup):
 
     def __init__(self, group: HostGroup, engine: CudaBackend):
         super().__init__(group.rank, group.size, group.peers)
-        self.stream = engine.stream
+        self.engine, self.stream = engine, engine.stream
+        self.rounded: list[tuple[Array, Array]] = []
+        """Sums that were begun, in bfloat16, and where they go."""
         # ahead of the step's kernels, which otherwise leave no room for it
-        self.reducing = cupy.cuda.Stream(non_blocking=True, priority=HIGHEST)
-        self.event = cupy.cuda.Event(disable_timing=True)
+        self.moving = cupy.cuda.Stream(non_blocking=True, priority=HIGHEST)
         if self.rank:  # rank 0 connects when it lets the others begin, as this one just did
             self.connect()
 
@@ -57,29 +63,53 @@ class NcclGroup(HostGroup):
         at, count, kind = described(array)
         self.communicator.allReduce(at, at, count, kind, nccl.NCCL_MAX, self.stream.ptr)
 
-    def begin_reduce(self, array: Array, cuts: Sequence[int], parts: Sequence[slice]) -> None:
-        self.stream.record(self.event)
-        self.reducing.wait_event(self.event)
+    def begin_reduce(
+        self, array: Array, cuts: Sequence[int], parts: Sequence[slice], *, rounded: bool = False
+    ) -> None:
+        sums = array
+        if rounded:
+            (sums,) = self.engine.scratch.take("sums", (array.shape, BFLOAT16))
+            for part in parts:
+                self.engine.refresh(sums[part], array[part])
+        wait_for(self.stream, self.moving)
         nccl.groupStart()
         for part in parts:
             for rank, own in enumerate(within(part, cuts)):
-                at, count, kind = described(array[own])
+                at, count, kind = described(sums[own])
                 if count:
-                    sums = kind, nccl.NCCL_SUM, rank, self.reducing.ptr
-                    self.communicator.reduce(at, at, count, *sums)
+                    how = kind, nccl.NCCL_SUM, rank, self.moving.ptr
+                    self.communicator.reduce(at, at, count, *how)
+                if count and rounded and rank == self.rank:
+                    self.rounded.append((sums[own], array[own]))
         nccl.groupEnd()
 
     def finish_reduce(self) -> None:
-        self.reducing.record(self.event)
-        self.stream.wait_event(self.event)
+        wait_for(self.moving, self.stream)
+        for sums, target in self.rounded:
+            self.engine.widen(sums, target)
+        self.rounded.clear()
 
-    def gather(self, array: Array, cuts: Sequence[int]) -> None:
+    def begin_gather(
+        self, array: Array, cuts: Sequence[int], parts: Sequence[slice]
+    ) -> Callable[[], None]:
+        wait_for(self.stream, self.moving)
         nccl.groupStart()
-        for rank in range(self.size):
-            part = array[cuts[rank] : cuts[rank + 1]]
-            sent = part.data.ptr, part.nbytes, nccl.NCCL_INT8
-            self.communicator.bcast(*sent, rank, self.stream.ptr)
+        for part in parts:
+            for rank, own in enumerate(within(part, cuts)):
+                sent = array[own].data.ptr, array[own].nbytes, nccl.NCCL_INT8
+                if array[own].size:
+                    self.communicator.bcast(*sent, rank, self.moving.ptr)
         nccl.groupEnd()
+        moved = cupy.cuda.Event(disable_timing=True)
+        self.moving.record(moved)
+        return lambda: self.stream.wait_event(moved)
+
+
+def wait_for(first: cupy.cuda.Stream, then: cupy.cuda.Stream) -> None:
+    """What is put on a stream from now on begins when all that is on the other one has ended."""
+    event = cupy.cuda.Event(disable_timing=True)
+    first.record(event)
+    then.wait_event(event)
 
 
 def described(array: Array) -> tuple[int, int, int]:

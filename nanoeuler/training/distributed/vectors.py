@@ -1,6 +1,6 @@
-"""The parameters that all ranks read in float32, where products read a copy in fewer bits."""
+"""The float32 parameters that all ranks read, where products read a copy in fewer bits."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -12,18 +12,44 @@ from nanoeuler.training.distributed.group import Group
 
 
 class Vectors:
-    """The weights and biases of norms, few as they are, of all ranks' parts."""
+    """The weights and biases of norms, few as they are, of all ranks' parts.
 
-    def __init__(self, config: ModelConfig, backend: Backend, cuts: Sequence[int]):
+    `vectors[name]` is a view of one.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        backend: Backend,
+        cuts: Sequence[int],
+        rank: int,
+        parameters: Array,
+    ):
+        """`parameters`: the flat buffer of all of them, float32, of which `rank` updates a part."""
         tensors = [tensor for tensor in tensor_table(config) if len(tensor.shape) == 1]
         offsets_V = np.concatenate([np.arange(each.offset, each.stop) for each in tensors])
         self.cuts = np.searchsorted(offsets_V, cuts).tolist()
+        self.own = slice(self.cuts[rank], self.cuts[rank + 1])
         self.offsets_V = backend.from_host(offsets_V)
-        self.values_V = backend.zeros(offsets_V.shape)
+        self.offsets_in_part = backend.from_host(offsets_V[self.own] - cuts[rank])
+        self.values_V = parameters[self.offsets_V]
+        firsts = np.searchsorted(offsets_V, [each.offset for each in tensors]).tolist()
+        self.views = {
+            tensor.name: self.values_V[first : first + tensor.shape[0]]
+            for tensor, first in zip(tensors, firsts, strict=True)
+        }
 
-    def send(self, parameters: Array, group: Group) -> None:
-        """Let all ranks have those in the parts of the others."""
-        own = slice(self.cuts[group.rank], self.cuts[group.rank + 1])
-        parameters.take(self.offsets_V[own], out=self.values_V[own])
-        group.gather(self.values_V, self.cuts)
-        parameters[self.offsets_V] = self.values_V
+    def __getitem__(self, name: str) -> Array:
+        return self.views[name]
+
+    def load(self, parameters: Array) -> None:
+        """Take over those of all parameters."""
+        self.values_V[...] = parameters[self.offsets_V]
+
+    def update(self, part: Array) -> None:
+        """Take over those in the rank's own part of the parameters."""
+        part.take(self.offsets_in_part, out=self.values_V[self.own])
+
+    def begin_gather(self, group: Group) -> Callable[[], None]:
+        """See `Group.begin_gather`."""
+        return group.begin_gather(self.values_V, self.cuts, [slice(0, len(self.values_V))])
