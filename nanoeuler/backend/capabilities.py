@@ -45,6 +45,10 @@ class FusingBackend(Backend):
         """Does it compute them for more tokens of each row than `fused_tokens`, too?"""
         return False
 
+    def prompt_tokens(self, forms: Sequence[BlockForm], dim: int, rows: int, tokens: int) -> int:
+        """So many tokens of each row, or a few more that cost nothing: fewer sizes to record."""
+        return tokens
+
     def repeats(self, layer: Sequence[type[BlockForm]], forms: Sequence[BlockForm]) -> bool:
         """Are the blocks of `forms` layers of these, without a variant that is not known?"""
         return len(forms) % len(layer) == 0 and all(

@@ -98,6 +98,9 @@ class Cache:
                 f"the cache holds {self.capacity} tokens a row; it has {self.lengths.tolist()} "
                 f"and {counts.tolist()} more do not fit"
             )
+        if n > 1 and not every:
+            tokens = padded(model, tokens)
+            n = tokens.shape[1]
         step = self.step(model, n)
         step.run(tokens, self.lengths)
         self.lengths += counts
@@ -150,6 +153,16 @@ class Cache:
             every[:, row, :length] = every[:, last, :length]
         self.lengths[row] = length
         self.lengths = self.lengths[:last]
+
+
+def padded(model: "Transformer", tokens: np.ndarray) -> np.ndarray:
+    """The tokens, with zeros behind where an engine takes a few more at no cost."""
+    engine, (B, n) = model.backend, tokens.shape
+    if isinstance(engine, FusingBackend):
+        forms = [block.form for block in model.blocks]
+        wide = engine.prompt_tokens(forms, model.config.dim, B, n)
+        tokens = np.pad(tokens, ((0, 0), (0, wide - n)))
+    return tokens
 
 
 class CacheStep:

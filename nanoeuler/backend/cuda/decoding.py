@@ -21,6 +21,7 @@ from nanoeuler.backend.cuda.decoding_sizes import (
     MANY_ROWS_WARPS,
     MOST_MANY_ROWS,
     MOSTLY_CACHE,
+    PROMPT_BOX,
     DecodingSizes,
     ManyRowsProduct,
     choosing_blocks,
@@ -130,6 +131,10 @@ class DecodingOps(FusingBackend, ChoosingBackend):
             and isinstance(mlp, SwigluForm)
             and self.prompts.fits(sizes_of(attention, mlp, dim), rows * tokens)
         )
+
+    def prompt_tokens(self, forms: Sequence[BlockForm], dim: int, rows: int, tokens: int) -> int:
+        whole = blocks(tokens, PROMPT_BOX) * PROMPT_BOX
+        return whole if self.fuses_prompts(forms, dim, rows, whole) else tokens
 
     def step_of(self, sizes: DecodingSizes, rows: int) -> Callable[[LayerStep], None]:
         """The kernels for a layer of these sizes and so many rows."""

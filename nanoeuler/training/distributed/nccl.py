@@ -55,9 +55,11 @@ class NcclGroup(HostGroup):
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.communicator))
 
     def sum(self, *arrays: Array) -> None:
+        nccl.groupStart()
         for array in arrays:
             at, count, kind = described(array)
             self.communicator.allReduce(at, at, count, kind, nccl.NCCL_SUM, self.stream.ptr)
+        nccl.groupEnd()
 
     def largest(self, array: Array) -> None:
         at, count, kind = described(array)
