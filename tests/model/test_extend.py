@@ -3,6 +3,11 @@
 import numpy as np
 import pytest
 
+from nanoeuler.backend.cpu.engine import CpuBackend
+from nanoeuler.model.checks.model_gradients import TINY, random_parameters
+from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.transformer import Transformer
+
 # Float64 with products of other shapes: the order of a sum may differ, nothing else.
 CLOSE = {"rtol": 1e-11, "atol": 1e-12}
 
@@ -105,3 +110,32 @@ def test_a_longer_rotary_table_leaves_the_one_that_recorded_programs_read(model)
     assert model.rope_table is not before
     assert len(model.rope_table[0]) == 2 * positions, "few are made, however it grows"
     np.testing.assert_array_equal(model.rope_table[0][:positions], before[0])
+
+
+class InFours(CpuBackend):
+    """An engine to which up to four tokens cost the same."""
+
+    def prompt_tokens(self, forms, dim, rows, tokens):
+        return -(-tokens // 4) * 4
+
+
+def test_prompts_of_nearly_one_length_take_the_same_step():
+    config, random = ModelConfig.from_dict(TINY), np.random.default_rng(1)
+    parameters = random_parameters(config, random).astype(np.float32)
+    plain, wide = (Transformer(config, parameters, engine(1)) for engine in (CpuBackend, InFours))
+    ids = random_ids(2, config.context)  # behind which the last step's padding reaches
+    caches = [model.new_cache(2, config.context) for model in (plain, wide)]
+    for length in (5, 7, config.context):
+        for cache in caches:
+            cache.lengths[:] = 0
+        read = [
+            [
+                model.extend(cache, ids[:, :2]),
+                model.extend(cache, ids[:, 2:length], [1, length - 2]),
+            ]
+            for model, cache in zip((plain, wide), caches, strict=True)
+        ]
+        np.testing.assert_allclose(read[1], read[0], rtol=1e-5, atol=1e-6)
+        assert caches[1].lengths.tolist() == [3, length]
+    assert sorted(caches[0].memory.steps) == [(2, 2), (2, 3), (2, 5), (2, 6)]
+    assert sorted(caches[1].memory.steps) == [(2, 4), (2, 8)]

@@ -168,12 +168,6 @@ def test_padding_of_prompts_and_the_room_of_a_cache_change_no_bit(rows):
     for length, room in ((203, 700), (210, 700), (230, 500)):
         for found, known in zip(read(length, room), expected, strict=True):
             np.testing.assert_array_equal(found, known)
-    if backend.has_clusters:
-        cache = model.new_cache(rows, 700)
-        for length in (203, 230):
-            cache.lengths[:] = 0
-            model.extend(cache, tokens[:, :length], counts)
-        assert list(cache.memory.steps) == [(rows, 256)]  # one step to record for all these lengths
 
 
 @pytest.mark.parametrize("vocabulary", [70, 50_257])
