@@ -396,14 +396,18 @@ def assume_gpu(config: Config, plan: Plan) -> None:
 def share(config: Config, plan: Plan, gpus: int) -> None:
     """Let `gpus` share each step: from the rate of one to that of all.
 
-    Each sends and receives 2·(N - 1)/N of the parameters in a step. The plan takes all of it in
-    float32 and as time that no work hides, the most that it can be. It keeps the parameters, the
-    gradients, and its share of the optimizer's tensors.
+    Each sends and receives (N - 1)/N of the gradients and of the weights in a step. The plan takes
+    all of it as time that no work hides, the most that it can be. A GPU keeps the gradients in
+    float32 and the weights as products read them, and its share of the optimizer's tensors and of
+    the float32 parameters, where these are not the weights themselves.
     """
     assert plan.tokens_per_second is not None
     both_ways = 2 * (gpus - 1) / gpus * plan.parameters
-    plan.step_traffic = 4 * both_ways
-    plan.gpu_memory = 4 * (2 + len(AdamW.tensor_powers) / gpus) * plan.parameters
+    copied = config["pretrain"]["precision"] not in ("fp32", "tf32")
+    kept_by_all = 4 + (2 if copied else 4)  # bytes of a gradient and a weight
+    shared_out = 4 * (len(AdamW.tensor_powers) + copied)
+    plan.step_traffic = kept_by_all / 2 * both_ways
+    plan.gpu_memory = (kept_by_all + shared_out / gpus) * plan.parameters
     several_hosts = gpus > HOST_GPUS
     of_each = config["pretrain"]["batch_tokens"] / gpus
     alone = of_each / plan.tokens_per_second

@@ -378,6 +378,21 @@ def test_gpus_wait_as_long_as_was_measured_with_two():
     assert plan.tokens_per_second == pytest.approx(2 * 64 * 512 / 0.051, rel=0.01)
 
 
+def test_gpus_share_out_what_was_measured_with_two():
+    """In bf16 one GPU took 10.71 GB for `base` with one head, and each of two 10.06."""
+    config, one = plan_of("base", "model.mtp_heads=1")
+    two = plan_of("base", "model.mtp_heads=1")[1]
+    for plan, gpus in ((one, 1), (two, 2)):
+        planning.set_rate(config, plan, 1e6)
+        planning.share(config, plan, gpus)
+    assert one.gpu_memory - two.gpu_memory == pytest.approx(0.65e9, rel=0.02)
+    assert two.step_traffic == pytest.approx(3 * two.parameters)  # half of 4 and of 2 bytes
+    config, exact = plan_of("base", "model.mtp_heads=1", "pretrain.precision=fp32")
+    planning.set_rate(config, exact, 1e6)
+    planning.share(config, exact, 2)
+    assert exact.gpu_memory == pytest.approx(12 * exact.parameters)
+
+
 def test_a_run_that_is_started_again_keeps_its_first_plan(tmp_path):
     path = tmp_path / "run" / "plan.json"
     first = {"parameters": 7, "data_disk": 9.0, "results_disk": 8.0, "results_peak": 8.5}
