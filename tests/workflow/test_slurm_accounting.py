@@ -58,5 +58,34 @@ def test_a_job_that_scancel_ended_ends_the_run(checkout, cluster):
     assert "Trying to restart" not in ended.stderr
 
 
+def test_other_jobs_of_the_rule_of_a_cancelled_job_keep_their_retries(checkout, cluster):
+    """One of four evaluations is cancelled before it starts, and one fails once."""
+    checkout.run("pretrain", "sft", "sft_scratch", "dpo", "--config", "device=cpu")
+    fails = f"""\
+    once = Path({str(checkout.path / "failed once")!r})
+    if stage == "evaluate" and options.output.stem == "dpo" and not once.exists():
+        once.touch()
+        return 1
+    text = f"""
+    checkout.replace("nanoeuler/__main__.py", "    text = f", fails)
+    evaluation = (*PROFILE, "--config", "device=cpu", "--keep-going", "evaluate")
+    slurm(cluster, "scontrol", "update", "PartitionName=main", "State=DOWN")
+    try:
+        with ThreadPoolExecutor() as threads:
+            running = threads.submit(checkout.snakemake, *evaluation, environment=cluster)
+            wait_until(lambda: len(waiting(cluster)) == 4 or running.done())
+            comments = slurm(cluster, "squeue", "--noheader", "--format=%i %k").splitlines()
+            cancelled = [line.split()[0] for line in comments if line.endswith("pretrain")]
+            slurm(cluster, "scancel", *cancelled)
+            slurm(cluster, "scontrol", "update", "PartitionName=main", "State=UP")
+            ended = running.result(timeout=CEILING)
+    finally:
+        slurm(cluster, "scontrol", "update", "PartitionName=main", "State=UP")
+    assert ended.returncode != 0
+    assert ended.stderr.count("Trying to restart job") == 1
+    written = {path.stem for path in (checkout.path / "results/trial/evaluation").glob("*.json")}
+    assert written == {"sft", "sft_scratch", "dpo"}
+
+
 def waiting(cluster) -> list[str]:
     return slurm(cluster, "squeue", "--noheader", "--format=%i").split()
