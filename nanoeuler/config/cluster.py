@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
+from nanoeuler.log import counted
+
 USUAL_CPUS = 16
 """CPUs of a job where the configuration leaves it to the cluster, and nodes have as many."""
 PATIENCE = 30
@@ -138,6 +140,6 @@ def describe_job(name: str, cluster: Sequence[Node], job: Mapping[str, Any]) -> 
     gpus = f"{job['gpu'] // nodes} GPU, " if job["gpu"] else ""
     cpus = job["cpus_per_task"] * (job.get("tasks") or 1) // nodes
     return (
-        f"  {name:10} jobs in partition {partition}: {several}{gpus}{cpus} CPUs, "
-        f"{job['mem_mb']:,} MB, {job['runtime'] / 60:g} hours each"
+        f"  {name:10} jobs in partition {partition}: {several}{gpus}"
+        f"{counted(cpus, 'CPU')}, {job['mem_mb']:,} MB, {counted(job['runtime'] / 60, 'hour')} each"
     )
