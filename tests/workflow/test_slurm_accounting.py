@@ -1,5 +1,6 @@
 """Jobs on a real Slurm with an accounting database: `sacct` says how they ended."""
 
+import getpass
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -25,6 +26,18 @@ def cluster() -> Iterator[dict[str, str]]:
 
 def states(cluster) -> list[str]:
     return slurm(cluster, "sacct", "-X", "--noheader", "--format=State%20").split("\n")
+
+
+def test_an_account_that_is_none_of_the_users_is_refused_before_anything_is_submitted(
+    checkout, cluster
+):
+    slurm(cluster, "sacctmgr", "--immediate", "add", "account", "physics")
+    slurm(cluster, "sacctmgr", "--immediate", "add", "user", getpass.getuser(), "account=physics")
+    account = ("--config", "device=cpu", "slurm={account: chemistry}")
+    refused = checkout.snakemake(*PROFILE, *account, environment=cluster)
+    assert refused.returncode != 0
+    assert "gives you no account chemistry; name one of physics" in refused.stderr
+    assert "has been submitted" not in refused.stderr
 
 
 def test_a_job_that_failed_and_its_retry_are_watched_by_sacct(checkout, cluster):
