@@ -126,7 +126,7 @@ def plan_cluster(config: dict[str, Any]) -> tuple[list[str], list[str]]:
 
     Raises `UserError` where no cluster answers.
     """
-    from nanoeuler.config.cluster import ask_cluster, describe_job, obstacle
+    from nanoeuler.config.cluster import ask_accounts, ask_cluster, describe_job, obstacles
     from nanoeuler.config.machine import cluster_jobs
 
     cluster = ask_cluster()
@@ -136,5 +136,4 @@ def plan_cluster(config: dict[str, Any]) -> tuple[list[str], list[str]]:
         )
     jobs = cluster_jobs(config, cluster)
     lines = [describe_job(name, cluster, job) for name, job in jobs.items()]
-    found = [sentence for job in jobs.values() if (sentence := obstacle(cluster, job))]
-    return lines, list(dict.fromkeys(found))
+    return lines, obstacles(cluster, ask_accounts(), jobs.values())

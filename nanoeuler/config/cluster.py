@@ -1,5 +1,6 @@
-"""What a Slurm cluster has, asked of `sinfo`, and whether the jobs of a run fit there."""
+"""What a Slurm cluster has, as its own commands say, and whether the jobs of a run fit there."""
 
+import getpass
 import re
 import subprocess
 from collections import Counter
@@ -7,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any
+
+from nanoeuler.log import counted
 
 USUAL_CPUS = 16
 """CPUs of a job where the configuration leaves it to the cluster, and nodes have as many."""
@@ -31,13 +34,24 @@ class Node:
 def ask_cluster() -> list[Node]:
     """Return the nodes of the cluster; none without Slurm, or when its controller is silent."""
     command = ["sinfo", "--noheader", "--Node", "--format=%P|%c|%m|%G|%l"]
+    return [read_node(line) for line in answer_of(command) if line.count("|") == 4]
+
+
+def ask_accounts() -> list[str]:
+    """Return the accounts that jobs of this user may name; none where Slurm keeps no accounts."""
+    command = ["sacctmgr", "--noheader", "--parsable2", "show", "associations"]
+    command += [f"user={getpass.getuser()}", "format=account"]
+    return sorted({line.strip() for line in answer_of(command) if line.strip()})
+
+
+def answer_of(command: list[str]) -> list[str]:
+    """The lines that a command of Slurm prints; none where it is missing, fails or is silent."""
     try:
-        answer = subprocess.run(
+        return subprocess.run(
             command, capture_output=True, text=True, timeout=PATIENCE, check=True
-        ).stdout
+        ).stdout.splitlines()
     except (OSError, subprocess.SubprocessError):
         return []
-    return [read_node(line) for line in answer.splitlines() if line.count("|") == 4]
 
 
 def read_node(line: str) -> Node:
@@ -74,6 +88,29 @@ def usual_cpus(cluster: Iterable[Node], partition: str | None) -> int:
     """CPUs of a job for which the configuration names no number."""
     most = max((node.cpus for node in nodes_of(cluster, partition)), default=USUAL_CPUS)
     return min(USUAL_CPUS, most)
+
+
+def obstacles(
+    cluster: Sequence[Node], accounts: Sequence[str], jobs: Iterable[Mapping[str, Any]]
+) -> list[str]:
+    """Say, once each, why jobs would be refused or wait for ever."""
+    found = [
+        sentence
+        for job in jobs
+        for sentence in (unknown_account(accounts, job), obstacle(cluster, job))
+    ]
+    return list(dict.fromkeys(filter(None, found)))
+
+
+def unknown_account(accounts: Sequence[str], job: Mapping[str, Any]) -> str | None:
+    """Say that a job names an account that is none of the user's, if those are known."""
+    for name in re.split(r"[,\s]+", job.get("slurm_account") or ""):
+        if name and accounts and name.lower() not in accounts:
+            return (
+                f"slurm.account: this cluster gives you no account {name}; "
+                f"name one of {', '.join(accounts)}"
+            )
+    return None
 
 
 def obstacle(cluster: Sequence[Node], job: Mapping[str, Any]) -> str | None:
@@ -138,6 +175,6 @@ def describe_job(name: str, cluster: Sequence[Node], job: Mapping[str, Any]) -> 
     gpus = f"{job['gpu'] // nodes} GPU, " if job["gpu"] else ""
     cpus = job["cpus_per_task"] * (job.get("tasks") or 1) // nodes
     return (
-        f"  {name:10} jobs in partition {partition}: {several}{gpus}{cpus} CPUs, "
-        f"{job['mem_mb']:,} MB, {job['runtime'] / 60:g} hours each"
+        f"  {name:10} jobs in partition {partition}: {several}{gpus}"
+        f"{counted(cpus, 'CPU')}, {job['mem_mb']:,} MB, {counted(job['runtime'] / 60, 'hour')} each"
     )

@@ -124,7 +124,7 @@ def adapt_slurm_executor() -> None:
 
     def report_job_error(self: Any, info: Any, msg: str | None = None, **details: Any) -> None:
         if "status is: 'CANCELLED'" in (msg or ""):
-            info.job.rule.restart_times = 0
+            info.job.attempt = info.job.restart_times + 1  # none is left, to this job alone
         report_error(self, info, msg=msg, **details)
 
     ask = plugin.query_job_status

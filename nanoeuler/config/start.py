@@ -15,7 +15,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
-from nanoeuler.config.cluster import Node, obstacle
+from nanoeuler.config.cluster import Node, ask_accounts, obstacles
 from nanoeuler.config.loading import load_files
 from nanoeuler.config.paths import Paths
 from nanoeuler.config.snakemake_internals import RunningSnakemake, SnakemakeJob
@@ -148,10 +148,9 @@ def require_plan(command: list[str]) -> None:
 
 def require_cluster(cluster: Sequence[Node], jobs: Iterable[Mapping[str, Any]]) -> None:
     """End the workflow when `jobs`, the resources of each, would never run on the cluster."""
-    obstacles = dict.fromkeys(filter(None, (obstacle(cluster, job) for job in jobs)))
-    if obstacles:
+    if found := obstacles(cluster, ask_accounts(), jobs):
         raise SystemExit(
-            "\n".join(f"error  {sentence}" for sentence in obstacles) + "\nnothing was submitted"
+            "\n".join(f"error  {sentence}" for sentence in found) + "\nnothing was submitted"
         )
 
 

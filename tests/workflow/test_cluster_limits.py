@@ -4,7 +4,15 @@ from math import inf
 
 import pytest
 
-from nanoeuler.config.cluster import Node, ask_cluster, obstacle, read_node, usual_cpus
+from nanoeuler.config.cluster import (
+    Node,
+    ask_accounts,
+    ask_cluster,
+    obstacle,
+    obstacles,
+    read_node,
+    usual_cpus,
+)
 from nanoeuler.config.machine import (
     cluster_resources,
     job_gpus,
@@ -79,6 +87,15 @@ def test_a_job_that_would_never_run_is_explained(changes, sentence):
     assert obstacle(CLUSTER, JOB | changes) == sentence
 
 
+@pytest.mark.parametrize("account", ["chemistry", "Physics, chemistry"])
+def test_an_account_that_is_none_of_the_users_is_named(account):
+    job = JOB | {"slurm_account": account}
+    assert obstacles(CLUSTER, ["biology", "physics"], [job, job]) == [
+        "slurm.account: this cluster gives you no account chemistry; name one of biology, physics"
+    ]
+    assert obstacles(CLUSTER, ["chemistry", "physics"], [job]) == []
+
+
 def test_a_cluster_without_a_default_partition_wants_one_named():
     assert obstacle(CLUSTER[1:], JOB) == (
         "slurm.cpu_partition: the cluster has no default partition; name one of gpus"
@@ -88,7 +105,9 @@ def test_a_cluster_without_a_default_partition_wants_one_named():
 def test_where_nothing_is_known_nothing_is_refused(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert ask_cluster() == []
-    assert obstacle([], JOB | {"cpus_per_task": 4000}) is None
+    assert ask_accounts() == []
+    unknown = JOB | {"cpus_per_task": 4000, "slurm_account": "physics"}
+    assert obstacles([], [], [unknown]) == []
 
 
 def test_a_job_takes_the_cpus_that_nodes_have_unless_a_number_is_set(monkeypatch):

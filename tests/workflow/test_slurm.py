@@ -146,8 +146,9 @@ def test_a_run_whose_job_met_its_wall_time_has_the_bits_of_one_without_a_cluster
         process.wait()
     said = log.read_text()
     assert said.count("Trying to restart job") == 1
-    for frightening in ("via sacct", "accounting storage", "SLURM account", "MinJobAge"):
-        assert frightening not in said
+    frightening = ("via sacct", "accounting storage", "SLURM account", "MinJobAge", "never awaited")
+    for words in frightening:
+        assert words not in said
     assert re.search(r"^resume +going on from step \d", train_log.read_text(), re.MULTILINE)
     for stage in STAGES:
         weights = f"results/ci/{stage}/model/model.safetensors"

@@ -7,10 +7,11 @@
 # It needs slurmctld, slurmd and munged (Debian: slurm-wlm and munge), for accounting also slurmdbd
 # and mariadbd (slurmdbd and mariadb-server). They keep everything in FOLDER, and listen on
 # 127.0.0.1 alone, but for slurmdbd, which knows no such setting, and slurmctld where NETWORK is
-# none. FOLDER's path must be short: a socket lies in it. Slurm's commands need SLURM_CONF=FOLDER/slurm.conf, and jobs of Snakemake
-# FOLDER/bin in their PATH: it takes that variable from the environment of `srun`.
+# none. FOLDER's path must be short: a socket lies in it. Slurm's commands need
+# SLURM_CONF=FOLDER/slurm.conf, and jobs of Snakemake FOLDER/bin in their PATH: it takes that
+# variable from the environment of `srun`.
 # stop_cluster.sh FOLDER ends the cluster.
-set -euo pipefail
+set -eEuo pipefail # -E: the trap holds in functions
 mkdir -p "$1"
 folder=$(cd "$1" && pwd)
 shift
@@ -97,7 +98,8 @@ export SLURM_CONF=$folder/slurm.conf
 
 # wait_for SECONDS COMMAND: until it succeeds
 wait_for() {
-  for ((tenths = 0; tenths < 10 * $1; tenths++)); do
+  local last=$((SECONDS + $1))
+  while ((SECONDS < last)); do
     "${@:2}" >/dev/null 2>&1 && return
     sleep 0.1
   done
@@ -133,7 +135,7 @@ LogFile=$folder/log/slurmdbd
 PidFile=$folder/slurmdbd.pid
 CONF
   slurmdbd
-  wait_for 60 sacctmgr --noheader show cluster
+  wait_for 60 timeout 5 sacctmgr --noheader show cluster
 fi
 slurmctld -c
 for ((number = 1; number <= nodes; number++)); do
@@ -141,6 +143,8 @@ for ((number = 1; number <= nodes; number++)); do
   "${there[@]}" slurmd -N "node$number"
 done
 all_idle() {
-  [ "$(sinfo --noheader --Node --format=%t 2>/dev/null | grep -cx idle)" = "$nodes" ]
+  # sort -u: a node of several partitions is listed in each
+  idle=$(timeout 5 sinfo --noheader --Node --format="%N %t" | sort -u | grep -c " idle$")
+  [ "$idle" = "$nodes" ]
 }
 wait_for 30 all_idle
