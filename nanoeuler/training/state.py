@@ -101,8 +101,8 @@ class TrainingState:
             self.own, working[self.part] if copied else self.own, self.gradients[self.part]
         )
         one_by_one = group.size > 1 and len(self.replicas) == 1  # else they are added up first
-        whole = Buckets({}, [slice(0, len(parameters))])
-        self.buckets = buckets(config) if one_by_one else whole
+        all_late = Buckets({}, [slice(0, len(parameters))])
+        self.buckets = buckets(config) if one_by_one else all_late
         self.schedule = backend.feed([np.zeros(2)])
         self.inputs: StepInputs | None = None
 

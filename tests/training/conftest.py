@@ -99,16 +99,20 @@ class Trainer:
         )
 
     def start_until(
-        self, step: int, stage: str = "pretrain", *extra: str
+        self, step: int, stage: str = "pretrain", *extra: str, saved: bool = False
     ) -> subprocess.Popen | forked_trainers.Process:
-        """Start training; returns when the log has the step."""
+        """Start training; returns when the log has the step, and with `saved` a checkpoint is there
+        whole: another thread writes it, and a busy disk takes its time."""
         process = self.start(stage, *extra)
-        wait_until(lambda: self.last_step(stage) >= step, process)
+        wait_until(
+            lambda: self.last_step(stage) >= step and (not saved or self.checkpoints(stage)),
+            process,
+        )
         return process
 
-    def stop_at(self, step: int, number: int) -> tuple[int, str]:
+    def stop_at(self, step: int, number: int, *, saved: bool = False) -> tuple[int, str]:
         """Start pretraining and send the signal at `step`; returns exit status and output."""
-        process = self.start_until(step)
+        process = self.start_until(step, saved=saved)
         process.send_signal(number)
         _, said = process.communicate(timeout=CEILING)
         return process.returncode, said

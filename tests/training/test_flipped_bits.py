@@ -130,9 +130,7 @@ def unseal(content):
 @pytest.mark.parametrize("sealed", [True, False])
 def test_a_checkpoint_that_claims_to_be_finished_is_not_believed(trainer, uninterrupted, sealed):
     trainer.config["pretrain"]["checkpoint_minutes"] = 0.001
-    process = trainer.start()
-    while trainer.last_step() < 20:
-        assert process.poll() is None
+    process = trainer.start_until(20, saved=True)
     process.kill()
     process.communicate()
     state = trainer.checkpoints()[-1] / "state.json"

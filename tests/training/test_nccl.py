@@ -110,7 +110,7 @@ def test_a_killed_rank_ends_all_and_the_rerun_goes_on_to_the_same_bits(two_gpus,
     run_in(two_gpus, "whole", *TWO)
     whole = two_gpus.weights()
     two_gpus.output = two_gpus.output / "killed"
-    process = two_gpus.start_until(23, "pretrain", *TWO)
+    process = two_gpus.start_until(23, "pretrain", *TWO, saved=True)
     others = ranks_of(process)
     (process if who == "rank 0" else others[0]).send_signal(signal.SIGKILL)
     _, said = process.communicate(timeout=30)

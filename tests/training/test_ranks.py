@@ -78,7 +78,7 @@ def test_gradients_summed_in_bf16_train_nearly_as_well(trainer, uninterrupted):
 @pytest.mark.parametrize("who", ["rank 0", "rank 1"])
 def test_a_killed_rank_ends_all_and_the_rerun_goes_on_to_the_same_bits(trainer, shared, who):
     trainer.config["pretrain"]["checkpoint_minutes"] = 0.001
-    process = trainer.start_until(23, "pretrain", *TWO)
+    process = trainer.start_until(23, "pretrain", *TWO, saved=True)
     others = ranks_of(process)
     (process if who == "rank 0" else others[0]).send_signal(signal.SIGKILL)
     _, said = process.communicate(timeout=30)
