@@ -103,10 +103,11 @@ extern "C" __global__ void __launch_bounds__(FORWARD_THREADS, FORWARD_BLOCKS)
     let_next_start();
     wait_for_previous();
     int batch = blockIdx.y / (heads / HEADS);
-    int warp = threadIdx.x / 32 % (QUERIES / 16);
+    int group = KEY_GROUPS == 1 ? 0 : threadIdx.x / (QUERIES * 2);
+    int warp = threadIdx.x / 32 - group * (QUERIES / 16);
     Queries<HEADS, POSITIONS> q(starts, offsets ? offsets[batch] : 0, T, S, heads, warp);
     int kv_head = q.head / (heads / kv_heads), lane = threadIdx.x % 32;
-    int group = threadIdx.x / (QUERIES * 2), own = group * KEY_TILE;  // of the tiles of a step
+    int own = group * KEY_TILE;  // of the tiles of a step
     key += batch * key_batch + kv_head * key_head,
         value += batch * value_batch + kv_head * value_head;
 
