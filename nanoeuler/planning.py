@@ -398,15 +398,17 @@ def share(config: Config, plan: Plan, gpus: int) -> None:
 
     Each sends and receives (N - 1)/N of the gradients and of the weights in a step. The plan takes
     all of it as time that no work hides, the most that it can be. A GPU keeps the gradients in
-    float32 and the weights as products read them, and its share of the optimizer's tensors and of
-    the float32 parameters, where these are not the weights themselves.
+    float32, the weights as products read them, and sums in bf16 where these are, and its share of
+    the optimizer's tensors and of the float32 parameters, where these are not the weights.
     """
     assert plan.tokens_per_second is not None
     both_ways = 2 * (gpus - 1) / gpus * plan.parameters
     copied = config["pretrain"]["precision"] not in ("fp32", "tf32")
-    kept_by_all = 4 + (2 if copied else 4)  # bytes of a gradient and a weight
+    rounded = config["pretrain"]["sums_precision"] == "bf16"
+    weight, sums = (2 if copied else 4), (2 if rounded else 4)  # bytes
+    kept_by_all = 4 + weight + (sums if rounded else 0)
     shared_out = 4 * (len(AdamW.tensor_powers) + copied)
-    plan.step_traffic = kept_by_all / 2 * both_ways
+    plan.step_traffic = (sums + weight) / 2 * both_ways
     plan.gpu_memory = (kept_by_all + shared_out / gpus) * plan.parameters
     several_hosts = gpus > HOST_GPUS
     of_each = config["pretrain"]["batch_tokens"] / gpus

@@ -391,6 +391,11 @@ def test_gpus_share_out_what_was_measured_with_two():
     planning.set_rate(config, exact, 1e6)
     planning.share(config, exact, 2)
     assert exact.gpu_memory == pytest.approx(12 * exact.parameters)
+    config, rounded = plan_of("base", "model.mtp_heads=1", "pretrain.sums_precision=bf16")
+    planning.set_rate(config, rounded, 1e6)
+    planning.share(config, rounded, 2)
+    assert rounded.gpu_memory - two.gpu_memory == pytest.approx(2 * two.parameters)
+    assert rounded.step_traffic == pytest.approx(2 * two.parameters)
 
 
 def test_a_run_that_is_started_again_keeps_its_first_plan(tmp_path):

@@ -39,8 +39,12 @@ def ask_cluster() -> list[Node]:
 
 def ask_accounts() -> list[str]:
     """Return the accounts that jobs of this user may name; none where Slurm keeps no accounts."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a number without a name, as in containers
+        return []
     command = ["sacctmgr", "--noheader", "--parsable2", "show", "associations"]
-    command += [f"user={getpass.getuser()}", "format=account"]
+    command += [f"user={user}", "format=account"]
     return sorted({line.strip() for line in answer_of(command) if line.strip()})
 
 

@@ -14,7 +14,7 @@ from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import model_weights
 from nanoeuler.model.heads import gather_tokens, scatter_gradients
 from nanoeuler.model.transformer import Batch, Transformer
-from nanoeuler.training.distributed.group import ALONE, Group
+from nanoeuler.training.distributed.group import ALONE, Group, nothing_to_wait_for
 from nanoeuler.training.distributed.shards import Buckets, buckets, cuts
 from nanoeuler.training.distributed.vectors import Vectors
 from nanoeuler.training.objectives import KnownWeights, Objective
@@ -235,9 +235,14 @@ class TrainingState:
         group, array, cuts = self.group, self.model.working, self.cuts
         if group.size == 1:
             return {}
-        if self.vectors:
-            self.vectors.begin_gather(group)  # which has ended when the next one has
-        arrived = {BEFORE_ALL: group.begin_gather(array, cuts, self.buckets.late)}
+        vectors_arrived = self.vectors.begin_gather(group) if self.vectors else nothing_to_wait_for
+        late_arrived = group.begin_gather(array, cuts, self.buckets.late)
+
+        def before_all() -> None:
+            vectors_arrived()
+            late_arrived()
+
+        arrived = {BEFORE_ALL: before_all}
         for block, parts in sorted(self.buckets.early.items()):
             arrived[block] = group.begin_gather(array, cuts, parts)
         return arrived
@@ -262,10 +267,15 @@ class TrainingState:
         all rows together.
         """
         assert self.inputs is not None
-        if self.backend.prepares_weights:
-            wait_for_all(arrived)
-        elif BEFORE_ALL in arrived:
-            arrived[BEFORE_ALL]()
+
+        def wait_for_block(block: int) -> None:
+            if block in arrived:
+                arrived[block]()
+
+        if self.vectors is None or self.backend.prepares_weights:
+            wait_for_all(arrived)  # without vectors, a norm comes with the block behind its reader
+        else:
+            wait_for_block(BEFORE_ALL)
         count = self.inputs.shape[0]
         parts = [slice(s, s + micro_batch_rows) for s in range(0, count, micro_batch_rows)]
         replicas = self.replicas[: len(parts)]
@@ -280,10 +290,6 @@ class TrainingState:
                 waiting = wait_for_block if number == 0 else None
                 tell = completed if number == len(own) - 1 else None
                 self.accumulate(part, replica, waiting, tell, accumulate=number > 0)
-
-        def wait_for_block(block: int) -> None:
-            if block in arrived:
-                arrived[block]()
 
         self.backend.side_by_side(len(replicas), work)
         # always in the same order: which replica is faster changes no bit

@@ -33,10 +33,10 @@ GPT2 = ModelConfig(
 )
 
 
-def groups(size):
+def groups(size, kind=HostGroup):
     pairs = [Pipe() for _ in range(size - 1)]
-    leader = HostGroup(0, size, [near for near, _ in pairs])
-    return [leader, *(HostGroup(rank, size, [far]) for rank, (_, far) in enumerate(pairs, 1))]
+    leader = kind(0, size, [near for near, _ in pairs])
+    return [leader, *(kind(rank, size, [far]) for rank, (_, far) in enumerate(pairs, 1))]
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 7])
@@ -129,6 +129,8 @@ def test_ranks_hold_their_part_of_the_parameters_and_train_as_one_does(config, o
 
     def train(group):
         state = TrainingState(config, Copying(), start, optimizer, group=group)
+        state.stage(rows)
+        state.rehearse(2)
         losses = [state.train_step(rows, 2, 1e-2).loss for _ in range(2)]
         halfway, size = state.tensors(), len(state.own)
         losses.append(state.train_step(rows, 2, 1e-2).loss)
@@ -153,6 +155,40 @@ def test_ranks_hold_their_part_of_the_parameters_and_train_as_one_does(config, o
         for name, array in tensors.items():
             np.testing.assert_allclose(array, known[0][name], rtol=1e-6, atol=1e-9)
         np.testing.assert_allclose(read, known[1], rtol=1e-6, atol=1e-9)
+
+
+class Late(HostGroup):
+    """Ranks whose weights arrive no sooner than they are waited for."""
+
+    def begin_gather(self, array, cuts, parts):
+        arriving = array.copy()
+        super().begin_gather(arriving, cuts, parts)
+
+        def arrive():
+            for part in parts:
+                array[part] = arriving[part]
+
+        return arrive
+
+
+@pytest.mark.parametrize("engine", [ReferenceBackend, Copying])
+@pytest.mark.parametrize("config", [TINY, replace(TINY, tied=not TINY.tied), GPT2])
+def test_a_step_waits_for_all_weights_that_it_reads(config, engine):
+    tokens = np.random.default_rng(1).integers(0, 50, 1000).astype(np.int32)
+    rows = TextStream(tokens, 8, 96, config.mtp_weights, 0, True, 1, "text").step(0)
+
+    def train(group):
+        state = TrainingState(config, engine(), initial_parameters(config, 1), ADAMW, group=group)
+        assert state.buckets.early
+        losses = [state.train_step(rows, 2, 1e-2).loss for _ in range(3)]
+        state.settle()
+        return losses, state.model.working.tobytes()
+
+    def by_two(kind):
+        with ThreadPoolExecutor(2) as pool:
+            return list(pool.map(train, groups(2, kind)))
+
+    assert by_two(Late) == by_two(HostGroup)
 
 
 @pytest.mark.parametrize("size", [2, 3])

@@ -106,6 +106,10 @@ def test_where_nothing_is_known_nothing_is_refused(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert ask_cluster() == []
     assert ask_accounts() == []
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.getuid", lambda: 2**31 - 7)  # which no user has
+    assert ask_accounts() == []
     unknown = JOB | {"cpus_per_task": 4000, "slurm_account": "physics"}
     assert obstacles([], [], [unknown]) == []
 

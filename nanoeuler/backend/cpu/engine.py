@@ -149,10 +149,6 @@ class CpuBackend(ReferenceBackend, FusingBackend):
     def zeros(self, shape: tuple[int, ...], dtype: Any = None) -> Array:
         return aligned(np.zeros, shape, np.dtype(dtype or self.dtype))
 
-    @property
-    def prepares_weights(self) -> bool:
-        return True
-
     def training_weights(self, weights: ModelWeights) -> ModelWeights:
         """Transposed copies, for a model whose slices are short.
 

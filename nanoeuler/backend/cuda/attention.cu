@@ -7,9 +7,8 @@
 //
 // in:  query (B, T, H, E), key and value (B, S, G, E), each with strides of its own (in elements)
 //      for batch, token and head, rows contiguous on 16-byte borders; starts (B, T) int32, never
-//      falling along a row; offset (B) int32, or none, which means 0. Queries whose position
-//      offset + i lies beyond the last key (the padding of short rows) get results that mean
-//      nothing. Backward also dout (B, T, H, E), out and lse; there S = T; and positions (B, T) int
+//      falling along a row; offset (B) int32. Queries whose position offset + i lies beyond
+//      the last key (the padding of short rows) get results that mean nothing. Backward also dout (B, T, H, E), out and lse; there S = T; and positions (B, T) int
 //      with the tables of rope.cu, or none: with them dquery and dkey are the gradients of query
 //      and key before they were rotated.
 // out: out (B, T, H, E) and lse (B, H, T) float32; dquery, dkey, dvalue; statistics (B, H, T, 2)
@@ -105,7 +104,7 @@ extern "C" __global__ void __launch_bounds__(FORWARD_THREADS, FORWARD_BLOCKS)
     int batch = blockIdx.y / (heads / HEADS);
     int group = KEY_GROUPS == 1 ? 0 : threadIdx.x / (QUERIES * 2);
     int warp = threadIdx.x / 32 - group * (QUERIES / 16);
-    Queries<HEADS, POSITIONS> q(starts, offsets ? offsets[batch] : 0, T, S, heads, warp);
+    Queries<HEADS, POSITIONS> q(starts, offsets[batch], T, S, heads, warp);
     int kv_head = q.head / (heads / kv_heads), lane = threadIdx.x % 32;
     int own = group * KEY_TILE;  // of the tiles of a step
     key += batch * key_batch + kv_head * key_head,
@@ -572,7 +571,7 @@ extern "C" __global__ void __launch_bounds__(DECODE_THREADS)
     key += batch * key_batch + kv_head * key_head + chunk,
         value += batch * value_batch + kv_head * value_head + chunk;
     int begin = starts[(long long)batch * T + i],
-        end = min((offsets ? offsets[batch] : 0) + i + 1, S);
+        end = min(offsets[batch] + i + 1, S);
     for (int first = begin; first < end; first += GROUPS * AHEAD) {
         uint4 keys[AHEAD], values[AHEAD];
         float scores[AHEAD], highest = top;

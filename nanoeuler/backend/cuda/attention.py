@@ -200,15 +200,13 @@ class Attention:
         """Write `out` (B, T, H, E) and `lse` (B, H, T) float32.
 
         There may be more keys than offset + T, the free slots of a cache: they are not read.
-        `starts` (B, T) int32 never falls along a row. `offset` (B) int32 is 0, and not read, where
-        S = T. Queries whose position offset + i is S or more, the padding of short rows, get
-        results that mean nothing. B · H < 65,536. `copy` is of `out`. `early`: see
-        `Kernels.launch`.
+        `starts` (B, T) int32 never falls along a row. `offset` is (B) int32. Queries whose position
+        offset + i is S or more, the padding of short rows, get results that mean nothing. B · H <
+        65,536. `copy` is of `out`. `early`: see `Kernels.launch`.
         """
         B, T = query.shape[:2]
         S = key.shape[1]
-        # without keys in front of the queries, a null pointer spares the kernel a read
-        inputs = *view(query), *view(key), *view(value), starts, None if S == T else offset
+        inputs = *view(query), *view(key), *view(value), starts, offset
         arguments = *inputs, *view(out), lse, T, S, *self.shape
         if T <= DECODE_QUERIES:
             self.launch("attention_decode", (self.heads, T, B), arguments)

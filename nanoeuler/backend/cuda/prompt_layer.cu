@@ -173,8 +173,9 @@ inverse_rms(const float* squares, float epsilon, int row, int rows) {
     return make_float2(1 / sqrtf(sum.x / DIM + epsilon), 1 / sqrtf(sum.y / DIM + epsilon));
 }
 
-// Writes this warp's 16 rows of 64 results, bfloat16, by way of its own rows of a panel that the
-// block has done with, so that whole rows go out. `target(i)` is where row i goes, or null.
+// Writes this warp's 16 rows of 64 results, bfloat16, by way of a panel, so that whole rows go out.
+// There it overwrites its own rows of the left factor, which no other warp's products read: others
+// may still be at the last of them. `target(i)` is where row i goes, or null.
 template <typename Target>
 __device__ __forceinline__ void
 store_panel(const float (*x)[4], int panel, const Target& target) {

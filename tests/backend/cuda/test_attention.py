@@ -235,7 +235,7 @@ def test_new_tokens_behind_a_cache_agree_with_the_reference_and_free_places_are_
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("T", [3, 40])
+@pytest.mark.parametrize("T", [3, 40, 100])
 @pytest.mark.parametrize("unit", UNITS)
 def test_the_padding_of_short_rows_does_not_read_beyond_the_cache(kernels, random, unit, T):
     import cupy
