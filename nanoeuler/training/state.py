@@ -14,16 +14,19 @@ from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import model_weights
 from nanoeuler.model.heads import gather_tokens, scatter_gradients
 from nanoeuler.model.transformer import Batch, Transformer
-from nanoeuler.training.distributed.group import ALONE, Group, nothing_to_wait_for
-from nanoeuler.training.distributed.shards import Buckets, buckets, cuts
-from nanoeuler.training.distributed.vectors import Vectors
+from nanoeuler.training.distributed.group import ALONE, Group
+from nanoeuler.training.distributed.parameters import (
+    BEFORE_ALL,
+    Arrivals,
+    SharedParameters,
+    wait_for_all,
+)
+from nanoeuler.training.distributed.shards import Buckets, buckets
 from nanoeuler.training.objectives import KnownWeights, Objective
 from nanoeuler.training.optimizer.optimizer import OptimizerSettings
 from nanoeuler.training.streams import StepRows
 
-BEFORE_ALL = -1
-"""In place of a block's number: what is read before the first one, or lies in no block."""
-NOTHING_SENT: Mapping[int, Callable[[], None]] = {}
+NOTHING_SENT: Arrivals = {}
 
 
 @dataclass
@@ -72,21 +75,12 @@ class TrainingState:
         """
         self.config, self.backend, self.group = config, backend, group
         self.rounded_sums = rounded_sums
-        self.cuts = cuts(config, group.size)
-        self.part = slice(self.cuts[group.rank], self.cuts[group.rank + 1])
         self.objective = objective or KnownWeights()
         self.step = 0
-        whole = backend.from_host(parameters)
-        read = backend.working_copy(whole) if group.size > 1 else whole
-        sharded = read is not whole
-        self.own = whole[self.part].copy() if sharded else whole[self.part]
-        """The float32 parameters that this rank updates."""
-        self.parameters = read
-        """All parameters: those of the other ranks in the type that products read."""
-        self.vectors = Vectors(config, backend, self.cuts, group.rank, whole) if sharded else None
-        del whole  # of which a rank keeps no more than `own`
+        self.shared = SharedParameters(config, backend, group, parameters)
+        self.parameters, part = self.shared.read, self.shared.part
         self.optimizer_settings = optimizer
-        self.optimizer = optimizer.make(config, backend, self.part)
+        self.optimizer = optimizer.make(config, backend, part)
         backend.scales = {}
         self.results = backend.zeros((4,), np.float64)  # one array, so that a device is read once
         self.report = self.results[2:]  # see `Optimizer.update`
@@ -95,11 +89,9 @@ class TrainingState:
             for index, engine in enumerate(backend.replicas(len(parameters)))
         ]
         self.model, self.gradients = self.replicas[0].model, self.replicas[0].gradients
-        working = self.model.working
-        copied = sharded or working is not self.parameters
-        self.flat = FlatState(
-            self.own, working[self.part] if copied else self.own, self.gradients[self.part]
-        )
+        own, working = self.shared.own, self.model.working
+        copied = self.shared.vectors is not None or working is not self.parameters
+        self.flat = FlatState(own, working[part] if copied else own, self.gradients[part])
         one_by_one = group.size > 1 and len(self.replicas) == 1  # else they are added up first
         all_late = Buckets({}, [slice(0, len(parameters))])
         self.buckets = buckets(config) if one_by_one else all_late
@@ -110,7 +102,7 @@ class TrainingState:
         gradients = engine.zeros(self.parameters.shape)
         losses = engine.zeros((2,), np.float64) if index else self.results[:2]
         model = Transformer(
-            self.config, self.parameters, engine, norms=self.vectors, recompute=recompute
+            self.config, self.parameters, engine, norms=self.shared.vectors, recompute=recompute
         )
         return Replica(model, gradients, model_weights(self.config, gradients), losses)
 
@@ -126,44 +118,30 @@ class TrainingState:
         """Take over `tensors` (as of `tensors()`) at the given step."""
         self.load_parameters(tensors["parameters"])
         for name, array in self.optimizer.tensors.items():
-            array[...] = self.backend.from_host(tensors[name][self.part])
+            array[...] = self.backend.from_host(tensors[name][self.shared.part])
         self.step = step
 
     def load_parameters(self, parameters: np.ndarray) -> None:
-        """Take over all parameters."""
-        whole = self.backend.from_host(parameters)
-        if self.vectors:
-            self.own[...] = whole[self.part]
-            self.backend.refresh(self.parameters, whole)
-            self.vectors.load(whole)
-        else:
-            self.parameters[...] = whole
-            self.model.refresh()
+        self.shared.load(parameters)
+        self.model.refresh()
 
     def whole_parameters(self) -> np.ndarray:
         """All parameters, on the host. The ranks call it together."""
-        return self.whole(self.own)
+        return self.whole(self.shared.own)
 
     def tensors(self) -> dict[str, np.ndarray]:
         """All that a checkpoint keeps, by name, on the host: flat arrays laid out by the tensor
         table. The ranks call it together."""
-        parts = {"parameters": self.own, **self.optimizer.tensors}
+        parts = {"parameters": self.shared.own, **self.optimizer.tensors}
         return {name: self.whole(part) for name, part in parts.items()}
 
     def whole(self, part: Array) -> np.ndarray:
-        """A flat array of which each rank has its part: a copy of all of it, on the host."""
-        whole = part
-        if self.group.size > 1:
-            whole = self.gradients  # which mean nothing between two steps
-            whole[self.part] = part
-            self.group.gather(whole, self.cuts)
-        host = self.backend.to_host(whole)
-        return host if self.backend.device else host.copy()
+        return self.shared.whole(part, self.gradients)  # which mean nothing between two steps
 
     def settle(self) -> None:
         """Let all ranks have the weights of the last update, which otherwise the next step sends.
         The ranks call it together before they compute with the model."""
-        wait_for_all(self.send_weights())
+        wait_for_all(self.shared.send(self.buckets))
 
     def train_step(self, rows: StepRows, micro_batch_rows: int, learning_rate: float) -> StepResult:
         """One optimizer update on all rows of a step, `micro_batch_rows` at a time."""
@@ -226,26 +204,8 @@ class TrainingState:
 
     def compute(self, micro_batch_rows: int) -> None:
         """The work of a step, always on the same arrays and without a look at any value."""
-        self.compute_gradients(micro_batch_rows, self.send_weights(), self.add_up)
+        self.compute_gradients(micro_batch_rows, self.shared.send(self.buckets), self.add_up)
         self.update()
-
-    def send_weights(self) -> dict[int, Callable[[], None]]:
-        """Begin to send the weights of the last update to all ranks, in the order in which a
-        forward pass reads them; returns what waits for those from a block on, by its number."""
-        group, array, cuts = self.group, self.model.working, self.cuts
-        if group.size == 1:
-            return {}
-        vectors_arrived = self.vectors.begin_gather(group) if self.vectors else nothing_to_wait_for
-        late_arrived = group.begin_gather(array, cuts, self.buckets.late)
-
-        def before_all() -> None:
-            vectors_arrived()
-            late_arrived()
-
-        arrived = {BEFORE_ALL: before_all}
-        for block, parts in sorted(self.buckets.early.items()):
-            arrived[block] = group.begin_gather(array, cuts, parts)
-        return arrived
 
     def add_up(self, block: int) -> None:
         """Begin the sums over all ranks of the gradients that are complete above a block."""
@@ -253,18 +213,18 @@ class TrainingState:
             self.begin_sums(parts)
 
     def begin_sums(self, parts: Sequence[slice]) -> None:
-        self.group.begin_reduce(self.gradients, self.cuts, parts, rounded=self.rounded_sums)
+        self.shared.begin_sums(self.gradients, parts, rounded=self.rounded_sums)
 
     def compute_gradients(
         self,
         micro_batch_rows: int,
-        arrived: Mapping[int, Callable[[], None]] = NOTHING_SENT,
+        arrived: Arrivals = NOTHING_SENT,
         completed: Callable[[int], None] | None = None,
     ) -> None:
         """Gradients and losses of the rows handed over, each replica a share of them.
 
-        `arrived`: see `send_weights`. `completed`: see `Transformer.backward_blocks`; it is told of
-        all rows together.
+        `arrived`: see `SharedParameters.send`. `completed`: see `Transformer.backward_blocks`; it
+        is told of all rows together.
         """
         assert self.inputs is not None
 
@@ -272,7 +232,7 @@ class TrainingState:
             if block in arrived:
                 arrived[block]()
 
-        if self.vectors is None or self.backend.prepares_weights:
+        if self.shared.vectors is None or self.backend.prepares_weights:
             wait_for_all(arrived)  # without vectors, a norm comes with the block behind its reader
         else:
             wait_for_block(BEFORE_ALL)
@@ -369,13 +329,7 @@ class TrainingState:
             group.largest(noted)
         schedule_2 = self.schedule.arrays[0]
         self.optimizer.update(self.flat, squares, schedule_2, losses_2, self.report)
-        if self.vectors:
-            self.vectors.update(self.own)
-
-
-def wait_for_all(arrived: Mapping[int, Callable[[], None]]) -> None:
-    for wait in arrived.values():
-        wait()
+        self.shared.note_update()
 
 
 class StepInputs:

@@ -132,7 +132,7 @@ def test_ranks_hold_their_part_of_the_parameters_and_train_as_one_does(config, o
         state.stage(rows)
         state.rehearse(2)
         losses = [state.train_step(rows, 2, 1e-2).loss for _ in range(2)]
-        halfway, size = state.tensors(), len(state.own)
+        halfway, size = state.tensors(), len(state.shared.own)
         losses.append(state.train_step(rows, 2, 1e-2).loss)
         state.settle()
         after = state.tensors()
