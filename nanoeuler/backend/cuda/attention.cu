@@ -7,10 +7,10 @@
 //
 // in:  query (B, T, H, E), key and value (B, S, G, E), each with strides of its own (in elements)
 //      for batch, token and head, rows contiguous on 16-byte borders; starts (B, T) int32, never
-//      falling along a row; offset (B) int32. Queries whose position offset + i lies beyond
-//      the last key (the padding of short rows) get results that mean nothing. Backward also dout (B, T, H, E), out and lse; there S = T; and positions (B, T) int
-//      with the tables of rope.cu, or none: with them dquery and dkey are the gradients of query
-//      and key before they were rotated.
+//      falling along a row; offset (B) int32. Queries whose position offset + i lies beyond the
+//      last key (the padding of short rows) get results that mean nothing. Backward also dout (B,
+//      T, H, E), out and lse; there S = T; and positions (B, T) int with the tables of rope.cu, or
+//      none: with them dquery and dkey are the gradients of query and key before they were rotated.
 // out: out (B, T, H, E) and lse (B, H, T) float32; dquery, dkey, dvalue; statistics (B, H, T, 2)
 //      float32 is scratch memory between the backward kernels
 // bytes: forward q + out + 2 k; backward at least twice q, dout and k, v, once out and the
