@@ -195,23 +195,22 @@ SLOT_FORMATS: dict[type, str] = {
 
 def pack(memory: ctypes.Array, arguments: tuple[Argument, ...]) -> None:
     """Write arguments to slots of `SLOT_BYTES`."""
-    layout, numbers = slot_layout(tuple(map(type, arguments)))
-    layout.pack_into(memory, 0, *[n(value) for n, value in zip(numbers, arguments, strict=True)])
+    layout, arrays, empty = slot_layout(tuple(map(type, arguments)))
+    numbers: list[Any] = list(arguments)
+    for index in arrays:
+        numbers[index] = numbers[index].data.ptr
+    for index in empty:
+        numbers[index] = 0
+    layout.pack_into(memory, 0, *numbers)
 
 
 @functools.cache
-def slot_layout(types: tuple[type, ...]) -> tuple[struct.Struct, list[Callable[[Any], Any]]]:
-    """The slots of arguments of these types, and what makes numbers of them."""
+def slot_layout(types: tuple[type, ...]) -> tuple[struct.Struct, list[int], list[int]]:
+    """The slots of arguments of these types; which are arrays, and which are null or not read."""
     layout = "".join(SLOT_FORMATS.get(kind, "Q") for kind in types)
-    return struct.Struct(f"={layout}"), [number_of(kind) for kind in types]
-
-
-def number_of(kind: type) -> Callable[[Any], Any]:
-    if kind in SLOT_FORMATS:
-        return lambda number: number
-    if kind in (type(None), ByValue):  # the latter's slot is not read
-        return lambda _: 0
-    return lambda array: array.data.ptr
+    empty = [i for i, kind in enumerate(types) if kind in (type(None), ByValue)]
+    others = [i for i, kind in enumerate(types) if kind not in SLOT_FORMATS]
+    return struct.Struct(f"={layout}"), [i for i in others if i not in empty], empty
 
 
 def blocks(work: int, per_block: int) -> int:

@@ -57,17 +57,20 @@ class Prompts:
             ((B, s.heads, T), np.float32),
         )
         attended_BTHE = attended.reshape(query.shape)
-        source, products = self.sources.prompt_layer(s), prompt_products(s)
-        attention = self.attention(s)
+        normed, mixed, gated = (tensor_map(a, PROMPT_BOX) for a in (scaled, attended, hidden))
+        source, attention = self.sources.prompt_layer(s), self.attention(s)
+        forms = {
+            kernel: (blocks(N, product.tokens), product.threads, product.shared_bytes)
+            for kernel, product in prompt_products(s).items()
+        }
 
         def launch(
-            kernel: str, columns: int, left: Array, weight: Array, *arguments: Argument
+            kernel: str, columns: int, left: bytes, weight: Array, *arguments: Argument
         ) -> None:
-            product = products[kernel]
-            maps = ByValue(tensor_map(left, PROMPT_BOX) + tensor_map(weight, PROMPT_BOX))
-            grid, shared = (columns, blocks(N, product.tokens)), product.shared_bytes
+            tiles, threads, shared = forms[kernel]
+            maps, grid = ByValue(left + tensor_map(weight, PROMPT_BOX)), (columns, tiles)
             self.kernels.launch(
-                source, kernel, grid, product.threads, maps, *arguments, shared=shared, early=True
+                source, kernel, grid, threads, maps, *arguments, shared=shared, early=True
             )
 
         grid, scaling = blocks(N * chunks, SCALING_WARPS), (x, first.a.norm, scaled, squares, N)
@@ -75,16 +78,17 @@ class Prompts:
         for layer, following in zip(layers, [*layers[1:], None], strict=True):
             a, m = layer.a, layer.m
             assert isinstance(m, SwigluWeights)
-            normed = squares, float(layer.attention.epsilon)
+            epsilon = float(layer.attention.epsilon)
             place = layer.lengths, *layer.table, a.query_norm, a.key_norm
             sizes = N, T, layer.capacity, layer.cache_stride
             outputs, heads = (query, *layer.slots), s.heads + 2 * s.kv_heads
-            launch("project", heads, scaled, a.query_key_value, *normed, *place, *outputs, *sizes)
+            inputs = squares, epsilon, *place
+            launch("project", heads, normed, a.query_key_value, *inputs, *outputs, *sizes)
             keys = *layer.slots, starts_BT, layer.lengths
             attention.forward(query, *keys, attended_BTHE, lse, early=True)
             step_size, to = float(layer.attention.step_size), (scaled, squares, N)
-            launch("output", chunks, attended, a.output, step_size, x, m.norm, *to)
-            normed = squares, float(layer.mlp.epsilon)
-            launch("gate_up", s.ffn // PROMPT_BOX, scaled, m.gate_up, *normed, hidden, N)
+            launch("output", chunks, mixed, a.output, step_size, x, m.norm, *to)
+            columns, epsilon = s.ffn // PROMPT_BOX, float(layer.mlp.epsilon)
+            launch("gate_up", columns, normed, m.gate_up, squares, epsilon, hidden, N)
             norm = following.a.norm if following else None
-            launch("down", chunks, hidden, m.down, float(layer.mlp.step_size), x, norm, *to)
+            launch("down", chunks, gated, m.down, float(layer.mlp.step_size), x, norm, *to)
