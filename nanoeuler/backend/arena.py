@@ -15,6 +15,9 @@ Arrays = TypeVar("Arrays")
 ALIGNMENT = 256
 """Bytes: CUDA's own allocations start on multiples of it; a CPU's cache lines are shorter."""
 
+NOTHING = bytes(16)
+"""The one element that all elements of an array without memory are."""
+
 
 class Allocator(Protocol):
     """Where an arena's memory comes from."""
@@ -34,7 +37,7 @@ class Arena:
         start, size = self.taken, math.prod(shape) * dtype.itemsize
         self.taken += -(-size // ALIGNMENT) * ALIGNMENT
         if self.memory is None:
-            return np.broadcast_to(np.zeros((), dtype), shape)
+            return np.ndarray(shape, dtype, NOTHING, strides=(0,) * len(shape))
         return self.memory[start : start + size].view(dtype).reshape(shape)
 
     def overlay(self, shape: tuple[int, ...], dtype: np.dtype) -> tuple[Array, Array]:

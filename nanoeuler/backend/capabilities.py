@@ -52,7 +52,7 @@ class FusingBackend(Backend):
     def repeats(self, layer: Sequence[type[BlockForm]], forms: Sequence[BlockForm]) -> bool:
         """Are the blocks of `forms` layers of these, without a variant that is not known?"""
         return len(forms) % len(layer) == 0 and all(
-            type(form) is kind and form.variants() <= self.fused_variants.get(kind, frozenset())
+            type(form) is kind and form.variants <= self.fused_variants.get(kind, frozenset())
             for form, kind in zip(forms, cycle(layer), strict=False)
         )
 

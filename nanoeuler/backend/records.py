@@ -131,6 +131,7 @@ class BlockForm:
     step_size: float
     epsilon: float  # of the norm in front
 
+    @functools.cached_property
     def variants(self) -> frozenset[str]:
         """Names of the fields that differ from their defaults."""
         kind: Any = type(self)

@@ -101,6 +101,20 @@ def lay_out_pass(
     )
 
 
+def lay_out_stream(
+    arena: Arena, config: ModelConfig, ops: Backend, batch: int, length: int
+) -> PassBuffers:
+    """Of such a pass the residual stream alone, for an engine's op that computes all blocks."""
+    N, points = batch * length, 1 + len(known_blocks(config))
+    x = arena.empty((N, config.dim), ops.residual)
+    inverse_rms = arena.empty((N,), ops.dtype)
+    no_offset = arena.empty((batch,), np.dtype(np.int32))
+    normed = arena.empty((N, config.dim), ops.activation)
+    stream = StreamBuffers(normed, None, None, None)
+    every = [x] * points, [inverse_rms] * points, stream, [None] * (points - 1)
+    return PassBuffers(batch, length, *every, no_offset, 0, None)
+
+
 def make_buffers(
     config: ModelConfig,
     ops: Backend,
@@ -110,12 +124,15 @@ def make_buffers(
     *,
     training: bool,
     recompute: bool,
+    stream_only: bool = False,
 ) -> PassBuffers:
     """The buffers of a pass, in one block of memory, with the norm at each point of the stream."""
 
     def lay_out(arena: Arena) -> PassBuffers:
-        shape = {"training": training, "recompute": recompute}
-        return lay_out_pass(arena, config, ops, batch, length, **shape)
+        if stream_only:
+            return lay_out_stream(arena, config, ops, batch, length)
+        kind = {"training": training, "recompute": recompute}
+        return lay_out_pass(arena, config, ops, batch, length, **kind)
 
     buffers = in_one_block(lay_out, ops)
     points = zip(buffers.points, norm_weights, buffers.inverse_rms, strict=True)
@@ -140,14 +157,16 @@ class KeptBuffers:
     ):
         self.config, self.ops, self.recompute = config, ops, recompute
         self.norm_weights = norm_weights
-        self.kept: dict[bool, PassBuffers] = {}
+        self.kept: dict[bool, tuple[tuple[int, int, bool], PassBuffers]] = {}
 
-    def __call__(self, batch: int, length: int, *, training: bool) -> PassBuffers:
-        """The buffers for B rows of T tokens."""
-        kept = self.kept
-        if training not in kept or (kept[training].batch, kept[training].length) != (batch, length):
+    def __call__(
+        self, batch: int, length: int, *, training: bool = False, stream_only: bool = False
+    ) -> PassBuffers:
+        """The buffers for B rows of T tokens, or with `stream_only` those of `lay_out_stream`."""
+        kept, shape = self.kept, (batch, length, stream_only)
+        if training not in kept or kept[training][0] != shape:
             kept.pop(training, None)  # before the next ones take memory
-            kept[training] = make_buffers(
+            buffers = make_buffers(
                 self.config,
                 self.ops,
                 self.norm_weights,
@@ -155,8 +174,10 @@ class KeptBuffers:
                 length,
                 training=training,
                 recompute=self.recompute,
+                stream_only=stream_only,
             )
-        return kept[training]
+            kept[training] = shape, buffers
+        return kept[training][1]
 
 
 def logit_tokens(tokens: int, columns: int, ops: Backend) -> int:

@@ -38,7 +38,7 @@ class CacheMemory:
 
     def __init__(self, model: "Transformer", rows: int, capacity: int):
         ops = model.backend
-        self.capacity = capacity
+        self.rows, self.capacity = rows, capacity
         shapes = [block.cache_shape for block in model.blocks]
         (shape,) = {shape for shape in shapes if shape is not None} or {(0, 0)}
         arrays = 2 * sum(shape is not None for shape in shapes)
@@ -51,9 +51,13 @@ class CacheMemory:
         self.steps: dict[tuple[int, int], CacheStep] = {}
         self.choices: dict[tuple[int, int], Any] = {}
         """By the number of rows and of tokens: see `choosing.py`."""
+        self.widths: dict[tuple[int, int], int] = {}
+        """Tokens that a step takes for some rows and tokens: see `padded`."""
 
     def part(self, rows: slice) -> list[CacheSlots | None]:
         """The slots of some rows, by block."""
+        if rows == slice(0, self.rows):
+            return self.slots
         return [
             CacheSlots(slots.keys_BSGE[rows], slots.values_BSGE[rows]) if slots else None
             for slots in self.slots
@@ -99,7 +103,7 @@ class Cache:
                 f"and {counts.tolist()} more do not fit"
             )
         if n > 1 and not every:
-            tokens = padded(model, tokens)
+            tokens = padded(model, self.memory, tokens)
             n = tokens.shape[1]
         step = self.step(model, n)
         step.run(tokens, self.lengths)
@@ -107,6 +111,8 @@ class Cache:
         normed = step.buffers.stream.normed
         if every or n == 1:
             return normed
+        if B == 1:
+            return normed[counts[0] - 1 : counts[0]]
         return model.backend.gather(normed, np.arange(B) * n + counts - 1)
 
     def step(self, model: "Transformer", tokens: int) -> "CacheStep":
@@ -129,7 +135,7 @@ class Cache:
         """One row as a cache of its own, in the same memory, with steps of its own."""
         one = copy.copy(self)
         one.memory = copy.copy(self.memory)
-        one.memory.slots = self.memory.part(slice(row, row + 1))
+        one.memory.slots, one.memory.rows = self.memory.part(slice(row, row + 1)), 1
         one.memory.steps, one.memory.choices = {}, {}
         one.lengths = self.lengths[row : row + 1]
         return one
@@ -155,14 +161,16 @@ class Cache:
         self.lengths = self.lengths[:last]
 
 
-def padded(model: "Transformer", tokens: np.ndarray) -> np.ndarray:
+def padded(model: "Transformer", memory: CacheMemory, tokens: np.ndarray) -> np.ndarray:
     """The tokens, with zeros behind where an engine takes a few more at no cost."""
     engine, (B, n) = model.backend, tokens.shape
-    if isinstance(engine, FusingBackend):
-        forms = [block.form for block in model.blocks]
-        wide = engine.prompt_tokens(forms, model.config.dim, B, n)
-        tokens = np.pad(tokens, ((0, 0), (0, wide - n)))
-    return tokens
+    if not isinstance(engine, FusingBackend):
+        return tokens
+    if (B, n) not in memory.widths:
+        memory.widths[B, n] = engine.prompt_tokens(model.forms, model.config.dim, B, n)
+    wide = np.zeros((B, memory.widths[B, n]), np.int32)
+    wide[:, :n] = tokens
+    return wide
 
 
 class CacheStep:
@@ -173,7 +181,8 @@ class CacheStep:
         model.need_positions(memory.capacity + tokens)
         shape = rows, tokens
         ids, positions = (np.zeros(shape, np.int32) for _ in range(2))
-        self.buffers = buffers = model.buffers(rows, tokens, training=False)
+        stream_only = is_fused(model, rows, tokens)
+        self.buffers = buffers = model.buffers(rows, tokens, stream_only=stream_only)
         self.feed = feed = model.backend.feed([ids, positions, np.zeros(rows, np.int32)])
         self.arange = np.arange(tokens, dtype=np.int32)
         starts = model.backend.zeros(shape, np.int32)
@@ -204,14 +213,18 @@ def decode_step(
     model: "Transformer", buffers: "PassBuffers", slots: list[CacheSlots | None]
 ) -> DecodeStep | None:
     """New tokens as the engine's fused op takes them; None without such an op."""
-    engine, forms = model.backend, [block.form for block in model.blocks]
-    if not isinstance(engine, FusingBackend):
-        return None
-    size = buffers.batch, buffers.length
-    if not engine.fuses(forms, *size) and not engine.fuses_prompts(forms, model.config.dim, *size):
+    if not is_fused(model, buffers.batch, buffers.length):
         return None
     x, lengths = buffers.norms[0].x_ND, buffers.no_offset
-    return DecodeStep(x, lengths, model.rope_table, forms, model.weights.blocks, slots)
+    return DecodeStep(x, lengths, model.rope_table, model.forms, model.weights.blocks, slots)
+
+
+def is_fused(model: "Transformer", rows: int, tokens: int) -> bool:
+    """Does the engine have a fused op for so many new tokens of each row?"""
+    engine, forms, dim = model.backend, model.forms, model.config.dim
+    return isinstance(engine, FusingBackend) and (
+        engine.fuses(forms, rows, tokens) or engine.fuses_prompts(forms, dim, rows, tokens)
+    )
 
 
 def run_cached(

@@ -13,7 +13,7 @@ import numpy as np
 
 from nanoeuler.backend.records import Array
 from nanoeuler.model.blocks.block import Rows
-from nanoeuler.model.cache import Cache, CacheMemory, decode_step, run_cached
+from nanoeuler.model.cache import Cache, CacheMemory, decode_step, is_fused, run_cached
 
 if TYPE_CHECKING:
     from nanoeuler.model.transformer import Transformer
@@ -67,7 +67,7 @@ class Choices:
         self.model = weakref.proxy(model)
         self.allowed_V, self.rope_table = allowed_V, model.rope_table
         self.slots = memory.part(slice(0, B))
-        self.buffers = model.buffers(B, 1, training=False)
+        self.buffers = model.buffers(B, 1, stream_only=is_fused(model, B, 1))
         self.decode = decode_step(model, self.buffers, self.slots)
         ids, lengths, draws = np.zeros(B, np.int32), np.zeros(B, np.int32), np.zeros(B, np.int64)
         self.feed = backend.feed([ids, lengths, draws, np.zeros((B, 4), np.int64)])
@@ -196,7 +196,7 @@ class DraftedChoices(Choices):
         self.model = weakref.proxy(model)
         self.allowed_V, self.rope_table = allowed_V, model.rope_table
         self.slots = memory.part(slice(0, B))
-        self.buffers = model.buffers(B, T, training=False)
+        self.buffers = model.buffers(B, T, stream_only=is_fused(model, B, T))
         self.decode = decode_step(model, self.buffers, self.slots)
         tokens, text_BS = np.zeros(B, np.int32), np.zeros((B, memory.capacity), np.int32)
         lengths, draws = np.zeros(B, np.int32), np.zeros(B, np.int64)

@@ -62,8 +62,9 @@ class Transformer:
         """
         self.config, self.backend, self.recompute = config, backend, recompute
         self.blocks = make_blocks(config)
-        for block in self.blocks:
-            backend.check_form(block.form, config.dim)
+        self.forms = [block.form for block in self.blocks]
+        for form in self.forms:
+            backend.check_form(form, config.dim)
         self.heads = Heads(config, backend)
         self.parameters = parameters
         self.working = backend.working_copy(parameters)

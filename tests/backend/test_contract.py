@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -85,7 +85,7 @@ def test_a_variant_that_a_fused_path_does_not_know_is_left_to_the_composed_one()
 
 def test_a_variant_is_known_of_one_form():
     """GPT-2's layer has no norms of heads."""
-    fields = vars(FORMS[0]) | {"qk_norm": "rms"}
+    fields = asdict(FORMS[0]) | {"qk_norm": "rms"}
     forms = [BiasedAttentionForm(**fields), GeluForm(1.0, 1e-5, ffn=100)]
     assert not CpuBackend(1).fuses(forms, 1)
 
@@ -102,8 +102,8 @@ def test_a_variant_that_nobody_has_thought_of_is_left_to_the_composed_path():
     attention, mlp = FORMS[:2]
     engine = CpuBackend(1)
     engine.fused_layers = ((Gated, Clipped),)
-    gated = Gated(**vars(attention))
-    clipped = Clipped(**vars(mlp))
+    gated = Gated(**asdict(attention))
+    clipped = Clipped(**asdict(mlp))
     assert engine.fuses([gated, clipped], 1)
     assert not engine.fuses([replace(gated, output_gate=True), clipped], 1)
     assert not engine.fuses([gated, replace(clipped, limit=7.0)], 1)

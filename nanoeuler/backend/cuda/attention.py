@@ -16,7 +16,7 @@ import numpy as np
 from nanoeuler.backend.cuda.chip import WARP
 from nanoeuler.backend.cuda.fp8 import NOT_QUANTIZED, Quantized
 from nanoeuler.backend.cuda.kernel_sources import Source
-from nanoeuler.backend.cuda.kernels import Argument, Kernels, blocks
+from nanoeuler.backend.cuda.kernels import Argument, Kernels, PreparedLaunch, blocks
 from nanoeuler.backend.records import AttentionArrays
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ UNITS = ("ffma", "tf32", "bf16", "wgmma")
 UNIT_OF = {"fp32": "ffma", "tf32": "tf32", "bf16": "bf16"}
 HEAD_SIZES = (32, 64, 128)
 SHARED_LIMIT = 99 * 1024  # bytes per block that every card from compute capability 8.6 on has
+KEY, VALUE = 4, 8  # of the arguments of the forward pass
 DECODE_QUERIES = 8  # up to this many new tokens per row, a block per token beats tiles of them
 DECODE_WARPS = 16  # of such a block
 
@@ -194,26 +195,64 @@ class Attention:
         out: Array,
         lse: Array,
         copy: Quantized = NOT_QUANTIZED,
-        *,
-        early: bool = False,
     ) -> None:
         """Write `out` (B, T, H, E) and `lse` (B, H, T) float32.
 
         There may be more keys than offset + T, the free slots of a cache: they are not read.
         `starts` (B, T) int32 never falls along a row. `offset` is (B) int32. Queries whose position
         offset + i is S or more, the padding of short rows, get results that mean nothing. B · H <
-        65,536. `copy` is of `out`. `early`: see `Kernels.launch`.
+        65,536. `copy` is of `out`.
         """
         B, T = query.shape[:2]
-        S = key.shape[1]
-        inputs = *view(query), *view(key), *view(value), starts, offset
-        arguments = *inputs, *view(out), lse, T, S, *self.shape
+        arguments = self.forward_arguments(query, key, value, starts, offset, out, lse)
         if T <= DECODE_QUERIES:
             self.launch("attention_decode", (self.heads, T, B), arguments)
         else:
-            grid = blocks(T, self.tiles.positions), B * self.heads // self.tiles.heads
             fp8 = copy.values is not None
-            self.launch("attention_forward", grid, (*arguments, *copy), fp8=fp8, early=early)
+            self.launch("attention_forward", self.grid(B, T), (*arguments, *copy), fp8=fp8)
+
+    def forward_arguments(
+        self,
+        query: Array,
+        key: Array,
+        value: Array,
+        starts: Array,
+        offset: Array,
+        out: Array,
+        lse: Array,
+    ) -> tuple[Argument, ...]:
+        T, S = query.shape[1], key.shape[1]
+        inputs = *view(query), *view(key), *view(value), starts, offset
+        return *inputs, *view(out), lse, T, S, *self.shape
+
+    def grid(self, batch: int, length: int) -> tuple[int, int]:
+        """Blocks of the forward pass."""
+        tiles = self.tiles
+        return blocks(length, tiles.positions), batch * self.heads // tiles.heads
+
+    def prepare_forward(
+        self,
+        query: Array,
+        key: Array,
+        value: Array,
+        starts: Array,
+        offset: Array,
+        out: Array,
+        lse: Array,
+    ) -> PreparedLaunch:
+        """`forward` for keys and values of many layers, early, of more than `DECODE_QUERIES`
+        queries: arguments `KEY` and `VALUE` are those that change."""
+        arguments = self.forward_arguments(query, key, value, starts, offset, out, lse)
+        kernel, grid = "attention_forward", self.grid(*query.shape[:2])
+        return self.kernels.prepare(
+            self.sources[0],
+            kernel,
+            grid,
+            self.threads[kernel],
+            *arguments,
+            *NOT_QUANTIZED,
+            shared=self.shared_bytes[kernel],
+        )
 
     def backward(
         self,
@@ -258,11 +297,10 @@ class Attention:
         arguments: tuple[Argument, ...],
         *,
         fp8: bool = False,
-        early: bool = False,
     ) -> None:
         source, threads = self.sources[fp8], self.threads[kernel]
         shared = self.shared_bytes.get(kernel, 0)
-        self.kernels.launch(source, kernel, grid, threads, *arguments, shared=shared, early=early)
+        self.kernels.launch(source, kernel, grid, threads, *arguments, shared=shared)
 
 
 def view(array: Array) -> tuple[Array, np.int64, int, int]:

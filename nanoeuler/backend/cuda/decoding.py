@@ -6,6 +6,7 @@ with clusters and in bf16. Others take cuBLASLt's products, with what lies betwe
 as it is cheap.
 """
 
+import functools
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -419,4 +420,7 @@ def sizes_of(attention: AttentionForm, mlp: SwigluForm | GeluForm, dim: int) -> 
     a, gpt2 = attention, isinstance(mlp, GeluForm)
     starts = a.key.start, a.value.start, mlp.up.start if isinstance(mlp, SwigluForm) else 0
     kind = a.qk_norm != "none", gpt2
-    return DecodingSizes(dim, mlp.ffn, a.heads, a.kv_heads, a.head_size, *starts, *kind)
+    return known_sizes(dim, mlp.ffn, a.heads, a.kv_heads, a.head_size, *starts, *kind)
+
+
+known_sizes = functools.cache(DecodingSizes)  # those of every layer, for somebody who waits

@@ -23,6 +23,7 @@ ROW_BYTES = 128  # of a row of x or W that a stage of the ring holds
 STAGES = 4
 BARRIERS = 3  # of each stage
 MAPS = 6  # of the arrays of a launch
+MAP_BYTES = 128
 GROUP_ROWS = 64  # of four warps, and of a box that is stored
 BOX_COLUMNS = 64  # of bfloat16, or of e4m3 that is stored
 CLUSTER = 2  # blocks
@@ -275,4 +276,4 @@ def encoded_map(
             f"cuTensorMapEncodeTiled failed with status {status} for a matrix of"
             f" {rows} × {columns}, {stride} bytes from a row to the next"
         )
-    return ctypes.string_at(address, 128)
+    return ctypes.string_at(address, MAP_BYTES)

@@ -93,6 +93,23 @@ class Kernels:
         architecture = ("-arch=sm_90a",) if source.sm_90a else ()  # else that of the device
         return cupy.RawModule(code=source.code, options=(*source.options, *architecture))
 
+    def prepare(
+        self,
+        source: Source,
+        kernel: str,
+        grid: int | tuple[int, ...],
+        threads: int,
+        *arguments: Argument,
+        shared: int = 0,
+    ) -> PreparedLaunch:
+        """An early launch that is done many times, with other arguments of the same types."""
+        function = self.function(source, kernel, shared)
+        blocks = (grid,) if isinstance(grid, int) else grid
+        configuration = self.configuration(blocks, threads, shared)
+        if not self.overlaps:
+            configuration.attribute_count = 0
+        return PreparedLaunch(function.kernel.ptr, configuration, arguments)
+
     def launch_early(
         self,
         function: cupy.RawKernel,
@@ -115,11 +132,7 @@ class Kernels:
         form = grid, threads, shared
         if form not in self.configurations:
             self.configurations[form] = self.configuration(*form)
-        launch = ctypes.byref(self.configurations[form])
-        handle = ctypes.c_void_p(function.kernel.ptr)
-        status = driver().cuLaunchKernelEx(launch, handle, pointers, None)
-        if status:
-            raise RuntimeError(f"cuLaunchKernelEx failed with status {status}")
+        launch_kernel(self.configurations[form], function.kernel.ptr, pointers)
 
     def configuration(
         self, grid: tuple[int, ...], threads: int, shared: int
@@ -140,6 +153,41 @@ class ByValue:
 
     def __init__(self, contents: bytes):
         self.memory = ctypes.create_string_buffer(contents, len(contents))
+
+
+class PreparedLaunch:
+    """A launch whose arguments lie in memory of its own: `numbers`, in which an array is its
+    address, may be changed between launches, and so may a structure that is the first of them."""
+
+    def __init__(
+        self, handle: int, configuration: LaunchConfiguration, arguments: tuple[Argument, ...]
+    ):
+        self.handle, self.configuration = handle, configuration
+        self.layout, arrays, empty = slot_layout(tuple(map(type, arguments)))
+        self.numbers: list[Any] = list(arguments)
+        for index in arrays:
+            self.numbers[index] = self.numbers[index].data.ptr
+        for index in empty:
+            self.numbers[index] = 0
+        self.memory = ctypes.create_string_buffer(SLOT_BYTES * len(arguments))
+        first = ctypes.addressof(self.memory)
+        addresses = [first + SLOT_BYTES * index for index in range(len(arguments))]
+        self.structure = arguments[0].memory if isinstance(arguments[0], ByValue) else None
+        if self.structure is not None:
+            addresses[0] = ctypes.addressof(self.structure)
+        self.pointers = (ctypes.c_void_p * len(addresses))(*addresses)
+
+    def launch(self) -> None:
+        self.layout.pack_into(self.memory, 0, *self.numbers)
+        launch_kernel(self.configuration, self.handle, self.pointers)
+
+
+def launch_kernel(configuration: LaunchConfiguration, handle: int, pointers: ctypes.Array) -> None:
+    """`pointers`: the addresses of the arguments."""
+    launch = ctypes.byref(configuration)
+    status = driver().cuLaunchKernelEx(launch, ctypes.c_void_p(handle), pointers, None)
+    if status:
+        raise RuntimeError(f"cuLaunchKernelEx failed with status {status}")
 
 
 class LaunchAttribute(ctypes.Structure):

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nanoeuler.backend.cuda.attention import Attention, prompt_tiles
+from nanoeuler.backend.cuda.attention import KEY, VALUE, Attention, prompt_tiles
 from nanoeuler.backend.cuda.decoding_sizes import PROMPT_BOX, DecodingSizes, prompt_products
-from nanoeuler.backend.cuda.fused_linear import tensor_map
+from nanoeuler.backend.cuda.fused_linear import MAP_BYTES, tensor_map
 from nanoeuler.backend.cuda.kernel_sources import KernelSources
-from nanoeuler.backend.cuda.kernels import Argument, ByValue, Kernels, blocks
+from nanoeuler.backend.cuda.kernels import Argument, ByValue, Kernels, PreparedLaunch, blocks
 from nanoeuler.backend.cuda.scratch import Scratch
 from nanoeuler.backend.records import Array, SwigluWeights
 
@@ -63,32 +64,82 @@ class Prompts:
             kernel: (blocks(N, product.tokens), product.threads, product.shared_bytes)
             for kernel, product in prompt_products(s).items()
         }
+        a, m = first.a, first.m
+        assert isinstance(m, SwigluWeights)
 
-        def launch(
-            kernel: str, columns: int, left: bytes, weight: Array, *arguments: Argument
-        ) -> None:
+        def prepare(
+            kernel: str, columns: int, left: bytes, weight: Array, **arguments: Argument
+        ) -> LayerLaunch:
             tiles, threads, shared = forms[kernel]
-            maps, grid = ByValue(left + tensor_map(weight, PROMPT_BOX)), (columns, tiles)
-            self.kernels.launch(
-                source, kernel, grid, threads, maps, *arguments, shared=shared, early=True
-            )
+            maps = ByValue(left + tensor_map(weight, PROMPT_BOX))
+            form = source, kernel, (columns, tiles), threads
+            launch = self.kernels.prepare(*form, maps, *arguments.values(), shared=shared)
+            return LayerLaunch(launch, list(arguments))
 
-        grid, scaling = blocks(N * chunks, SCALING_WARPS), (x, first.a.norm, scaled, squares, N)
+        grid, scaling = blocks(N * chunks, SCALING_WARPS), (x, a.norm, scaled, squares, N)
         self.kernels.launch(source, "scale_rows", grid, SCALING_WARPS * 32, *scaling, early=True)
+        keys, values = first.slots
+        cosine, sine = first.table
+        project = prepare(
+            "project",
+            s.heads + 2 * s.kv_heads,
+            normed,
+            a.query_key_value,
+            squares=squares,
+            epsilon=0.0,
+            lengths=first.lengths,
+            cosine=cosine,
+            sine=sine,
+            query_norm=a.query_norm,
+            key_norm=a.key_norm,
+            query=query,
+            keys=keys,
+            values=values,
+            rows=N,
+            tokens=T,
+            capacity=first.capacity,
+            cache_batch=first.cache_stride,
+        )
+        attend = attention.prepare_forward(
+            query, keys, values, starts_BT, first.lengths, attended_BTHE, lse
+        )
+        to = {"step_size": 0.0, "x": x, "norm": m.norm}
+        to |= {"scaled": scaled, "squares": squares, "rows": N}
+        output = prepare("output", chunks, mixed, a.output, **to)
+        columns, inputs = s.ffn // PROMPT_BOX, {"squares": squares, "epsilon": 0.0}
+        gate_up = prepare("gate_up", columns, normed, m.gate_up, **inputs, hidden=hidden, rows=N)
+        down = prepare("down", chunks, gated, m.down, **to)
         for layer, following in zip(layers, [*layers[1:], None], strict=True):
-            a, m = layer.a, layer.m
+            a, m, (keys, values) = layer.a, layer.m, layer.slots
             assert isinstance(m, SwigluWeights)
+            norms = {"query_norm": a.query_norm, "key_norm": a.key_norm}
             epsilon = float(layer.attention.epsilon)
-            place = layer.lengths, *layer.table, a.query_norm, a.key_norm
-            sizes = N, T, layer.capacity, layer.cache_stride
-            outputs, heads = (query, *layer.slots), s.heads + 2 * s.kv_heads
-            inputs = squares, epsilon, *place
-            launch("project", heads, normed, a.query_key_value, *inputs, *outputs, *sizes)
-            keys = *layer.slots, starts_BT, layer.lengths
-            attention.forward(query, *keys, attended_BTHE, lse, early=True)
-            step_size, to = float(layer.attention.step_size), (scaled, squares, N)
-            launch("output", chunks, mixed, a.output, step_size, x, m.norm, *to)
-            columns, epsilon = s.ffn // PROMPT_BOX, float(layer.mlp.epsilon)
-            launch("gate_up", columns, normed, m.gate_up, squares, epsilon, hidden, N)
+            project(a.query_key_value, epsilon=epsilon, keys=keys, values=values, **norms)
+            attend.numbers[KEY], attend.numbers[VALUE] = keys.data.ptr, values.data.ptr
+            attend.launch()
+            output(a.output, step_size=float(layer.attention.step_size), norm=m.norm)
+            gate_up(m.gate_up, epsilon=float(layer.mlp.epsilon))
             norm = following.a.norm if following else None
-            launch("down", chunks, gated, m.down, float(layer.mlp.step_size), x, norm, *to)
+            down(m.down, step_size=float(layer.mlp.step_size), norm=norm)
+
+
+class LayerLaunch:
+    """A product that is launched for each layer, with its weight and what else changes."""
+
+    def __init__(self, prepared: PreparedLaunch, names: list[str]):
+        """`names` of the arguments behind the maps of tokens and weight."""
+        assert prepared.structure is not None  # the maps
+        self.prepared = prepared
+        self.weight_map = ctypes.addressof(prepared.structure) + MAP_BYTES  # behind the tokens' one
+        self.places = {name: 1 + index for index, name in enumerate(names)}
+
+    def __call__(self, weight: Array, **changed: Array | float | None) -> None:
+        prepared = self.prepared
+        ctypes.memmove(self.weight_map, tensor_map(weight, PROMPT_BOX), MAP_BYTES)
+        for name, value in changed.items():
+            if value is None:
+                value = 0
+            prepared.numbers[self.places[name]] = (
+                value if isinstance(value, int | float) else value.data.ptr
+            )
+        prepared.launch()

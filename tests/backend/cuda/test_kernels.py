@@ -10,7 +10,13 @@ import pytest
 
 from nanoeuler.backend.cuda import kernels as module
 from nanoeuler.backend.cuda.kernel_sources import KernelSources
-from nanoeuler.backend.cuda.kernels import Kernels, LaunchAttribute, LaunchConfiguration, argument
+from nanoeuler.backend.cuda.kernels import (
+    ByValue,
+    Kernels,
+    LaunchAttribute,
+    LaunchConfiguration,
+    argument,
+)
 
 ROPE = KernelSources("bfloat16", "bfloat16").rope(64)
 
@@ -150,6 +156,32 @@ def test_kernels_start_early_where_device_and_driver_can(
         assert found == [([3, 2, 1], [128, 1, 1], [7, 0.5, 0.25, 1 << 40, None])]
     else:
         assert len(Module.made[0].functions["rope"].launches) == 1
+
+
+@pytest.mark.parametrize(("driver", "attributes"), [(12_030, 1), (12_020, 0)])
+def test_a_prepared_launch_passes_on_what_was_changed(
+    make_kernels, monkeypatch, driver, attributes
+):
+    found = []
+
+    def launch_kernel(launch, function, pointers, extra):
+        configuration = ctypes.cast(launch, ctypes.POINTER(LaunchConfiguration)).contents
+        assert (configuration.attribute_count, configuration.shared_bytes) == (attributes, 64)
+        kinds = (ctypes.c_char * 6, ctypes.c_float, ctypes.c_uint64, ctypes.c_int32)
+        values = [kind.from_address(at) for kind, at in zip(kinds, pointers, strict=True)]
+        found.append([values[0].raw, *(value.value for value in values[1:])])
+        return 0
+
+    monkeypatch.setattr(module, "driver", lambda: SimpleNamespace(cuLaunchKernelEx=launch_kernel))
+    array = SimpleNamespace(data=SimpleNamespace(ptr=1 << 40))
+    prepared = make_kernels((9, 0), driver).prepare(
+        ROPE, "rope", (3, 2), 128, ByValue(b"before"), 0.5, array, 7, shared=64
+    )
+    prepared.launch()
+    ctypes.memmove(prepared.structure, b"behind", 6)
+    prepared.numbers[1:] = 0.25, 0, 8
+    prepared.launch()
+    assert found == [[b"before", 0.5, 1 << 40, 7], [b"behind", 0.25, 0, 8]]
 
 
 def test_a_launch_that_the_driver_refuses_is_an_error(make_kernels, monkeypatch):
