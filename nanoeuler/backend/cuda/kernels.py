@@ -132,7 +132,8 @@ class Kernels:
         form = grid, threads, shared
         if form not in self.configurations:
             self.configurations[form] = self.configuration(*form)
-        launch_kernel(self.configurations[form], function.kernel.ptr, pointers)
+        launch = ctypes.byref(self.configurations[form])
+        launch_kernel((launch, ctypes.c_void_p(function.kernel.ptr), pointers, None))
 
     def configuration(
         self, grid: tuple[int, ...], threads: int, shared: int
@@ -162,7 +163,7 @@ class PreparedLaunch:
     def __init__(
         self, handle: int, configuration: LaunchConfiguration, arguments: tuple[Argument, ...]
     ):
-        self.handle, self.configuration = handle, configuration
+        self.configuration = configuration
         self.layout, arrays, empty = slot_layout(tuple(map(type, arguments)))
         self.numbers: list[Any] = list(arguments)
         for index in arrays:
@@ -175,17 +176,17 @@ class PreparedLaunch:
         self.structure = arguments[0].memory if isinstance(arguments[0], ByValue) else None
         if self.structure is not None:
             addresses[0] = ctypes.addressof(self.structure)
-        self.pointers = (ctypes.c_void_p * len(addresses))(*addresses)
+        pointers = (ctypes.c_void_p * len(addresses))(*addresses)
+        self.given = ctypes.byref(configuration), ctypes.c_void_p(handle), pointers, None
 
     def launch(self) -> None:
         self.layout.pack_into(self.memory, 0, *self.numbers)
-        launch_kernel(self.configuration, self.handle, self.pointers)
+        launch_kernel(self.given)
 
 
-def launch_kernel(configuration: LaunchConfiguration, handle: int, pointers: ctypes.Array) -> None:
-    """`pointers`: the addresses of the arguments."""
-    launch = ctypes.byref(configuration)
-    status = driver().cuLaunchKernelEx(launch, ctypes.c_void_p(handle), pointers, None)
+def launch_kernel(given: tuple[Any, ...]) -> None:
+    """`given`: configuration, kernel, the addresses of the arguments, and None."""
+    status = driver().cuLaunchKernelEx(*given)
     if status:
         raise RuntimeError(f"cuLaunchKernelEx failed with status {status}")
 

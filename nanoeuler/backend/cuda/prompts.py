@@ -134,12 +134,12 @@ class LayerLaunch:
         self.places = {name: 1 + index for index, name in enumerate(names)}
 
     def __call__(self, weight: Array, **changed: Array | float | None) -> None:
-        prepared = self.prepared
+        numbers = self.prepared.numbers
         ctypes.memmove(self.weight_map, tensor_map(weight, PROMPT_BOX), MAP_BYTES)
         for name, value in changed.items():
             if value is None:
-                value = 0
-            prepared.numbers[self.places[name]] = (
-                value if isinstance(value, int | float) else value.data.ptr
-            )
-        prepared.launch()
+                numbers[self.places[name]] = 0  # a null pointer
+            else:
+                number = value if isinstance(value, float) else value.data.ptr
+                numbers[self.places[name]] = number
+        self.prepared.launch()
