@@ -5,6 +5,7 @@ folder, environment, input and output. Its parent is a fork, too, which tells ho
 """
 
 import functools
+import gc
 import json
 import os
 import signal
@@ -90,6 +91,7 @@ def serve(requests: socket.socket) -> None:
     import nanoeuler.training.pretrain
     import nanoeuler.training.sft  # noqa: F401
 
+    gc.freeze()  # or each fork would go through what was imported at its end, and copy its pages
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks that report
     while True:
         request, descriptors, _, _ = socket.recv_fds(requests, 1 << 20, 2)
