@@ -87,6 +87,9 @@ def server() -> socket.socket:
 def serve(requests: socket.socket) -> None:
     import nanoeuler.cli
     import nanoeuler.lessons.candidate
+    import nanoeuler.tokenizer.encoder  # with Numba, when records are encoded
+    import nanoeuler.training.distributed.ranks
+    import nanoeuler.training.distributed.slurm_tasks
     import nanoeuler.training.dpo
     import nanoeuler.training.pretrain
     import nanoeuler.training.sft  # noqa: F401
