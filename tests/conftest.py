@@ -38,6 +38,10 @@ def pytest_collection_finish():
     gc.freeze()  # thousands of tests and all modules stay: no use to search them for garbage
 
 
+def pytest_unconfigure():
+    gc.unfreeze()  # DuckDB's binding calls what is left at the end of the process a leak
+
+
 @pytest.fixture
 def command(capsys):
     """command(*arguments) → (exit status, standard output, standard error), in this process."""

@@ -85,6 +85,8 @@ def server() -> socket.socket:
 
 
 def serve(requests: socket.socket) -> None:
+    from numba.core.registry import cpu_target
+
     import nanoeuler.cli
     import nanoeuler.lessons.candidate
     import nanoeuler.tokenizer.encoder  # with Numba, when records are encoded
@@ -94,6 +96,8 @@ def serve(requests: socket.socket) -> None:
     import nanoeuler.training.pretrain
     import nanoeuler.training.sft  # noqa: F401
 
+    cpu_target.typing_context.refresh()  # what Numba imports when it loads the first function
+    cpu_target.target_context.refresh()
     gc.freeze()  # or each fork would go through what was imported at its end, and copy its pages
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks that report
     while True:
