@@ -1,5 +1,7 @@
 """What all tests share: their order, Ctrl-C, and the command line in this process."""
 
+import gc
+import os
 import signal
 
 import pytest
@@ -9,6 +11,10 @@ from nanoeuler.cli import main
 
 # A shell that runs the tests in the background ignores Ctrl-C, and processes inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Threads of OpenBLAS that have nothing to do sleep after 2^14 cycles. By default they keep a core
+# busy for 2^26, in each process that imports NumPy, while other tests need it.
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "14")
 
 FIRST = [
     f"{name}.py"
@@ -26,6 +32,14 @@ half a minute and more each, so that no process waits for them at the end."""
 def pytest_collection_modifyitems(items):
     order = {name: place for place, name in enumerate(FIRST)}
     items.sort(key=lambda item: order.get(item.path.name, len(FIRST)))
+
+
+def pytest_collection_finish():
+    gc.freeze()  # thousands of tests and all modules stay: no use to search them for garbage
+
+
+def pytest_unconfigure():
+    gc.unfreeze()  # DuckDB's binding calls what is left at the end of the process a leak
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ from types import FrameType
 from typing import Any
 
 from nanoeuler.cli.options import finish
-from nanoeuler.config.endings import INTERRUPTED
 from nanoeuler.errors import UserError
 
 STAGES = ("download", "pretrain", "sft", "sft_scratch", "dpo", "evaluate", "all")
@@ -124,6 +123,9 @@ def run_snakemake(arguments: Sequence[str]) -> int:
     for number, handler in before.items():
         signal.signal(number, handler)
     if status == -signal.SIGINT:  # so early that Snakemake could not say it
+        # imported here because it takes as long as to import all other commands
+        from nanoeuler.config.endings import INTERRUPTED
+
         print(INTERRUPTED, file=sys.stderr)
     if received and status:
         return 128 + received[0]

@@ -91,7 +91,9 @@ def begin(
     """
     gc.enable()
     jobs, here = running.jobs_to_run(), running.jobs_run_here
-    if not here:
+    if here:
+        running.end_with_last_job()
+    else:
         require_cluster(cluster or [], [job.resources for job in jobs if not job.is_local])
     rules = {job.rule.name for job in jobs}
     require_plan(plan_command(config, rules, config_files, gpus, here))

@@ -2,11 +2,13 @@
 
 import json
 import re
+import subprocess
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from fuzz.material import environment, nanoeuler
 from nanoeuler.cli import main
 from nanoeuler.corpus.sample.books import BOOKS
 from nanoeuler.corpus.sample.conversations import COURTESY
@@ -250,6 +252,15 @@ def test_the_command_writes_the_sample(tmp_path: Path) -> None:
         ]
         == 3
     )
+
+
+def test_a_command_that_used_duckdb_ends_without_its_complaints(tmp_path: Path) -> None:
+    """Its binding prints what is left at the end of Python as leaks."""
+    config = json.dumps({"sample": SMALL | {"seed": 3}})
+    command = nanoeuler("sample", "--config", config, "--output", str(tmp_path / "sample"))
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True)
+    assert done.stdout == ""
+    assert [line.split()[0] for line in done.stderr.splitlines()] == ["sample"]
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ folder, environment, input and output. Its parent is a fork, too, which tells ho
 """
 
 import functools
+import gc
 import json
 import os
 import signal
@@ -84,12 +85,20 @@ def server() -> socket.socket:
 
 
 def serve(requests: socket.socket) -> None:
+    from numba.core.registry import cpu_target
+
     import nanoeuler.cli
     import nanoeuler.lessons.candidate
+    import nanoeuler.tokenizer.encoder  # with Numba, when records are encoded
+    import nanoeuler.training.distributed.ranks
+    import nanoeuler.training.distributed.slurm_tasks
     import nanoeuler.training.dpo
     import nanoeuler.training.pretrain
     import nanoeuler.training.sft  # noqa: F401
 
+    cpu_target.typing_context.refresh()  # what Numba imports when it loads the first function
+    cpu_target.target_context.refresh()
+    gc.freeze()  # or each fork would go through what was imported at its end, and copy its pages
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks that report
     while True:
         request, descriptors, _, _ = socket.recv_fds(requests, 1 << 20, 2)

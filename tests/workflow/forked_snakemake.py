@@ -6,6 +6,7 @@ folder, environment, `sys.path`, input and output. This project's modules are no
 
 import atexit
 import functools
+import gc
 import json
 import os
 import signal
@@ -53,6 +54,7 @@ def serve() -> None:
     import snakemake.cli
 
     snakemake.cli.get_argument_parser()  # imports the plugins
+    gc.freeze()  # or each fork would go through what was imported at its end, and copy its pages
     for line in sys.stdin:
         request = json.loads(line)
         child = os.fork()
