@@ -168,7 +168,10 @@ def padded(model: "Transformer", memory: CacheMemory, tokens: np.ndarray) -> np.
         return tokens
     if (B, n) not in memory.widths:
         memory.widths[B, n] = engine.prompt_tokens(model.forms, model.config.dim, B, n)
-    wide = np.zeros((B, memory.widths[B, n]), np.int32)
+    width = memory.widths[B, n]
+    if width == n:
+        return tokens
+    wide = np.zeros((B, width), np.int32)
     wide[:, :n] = tokens
     return wide
 

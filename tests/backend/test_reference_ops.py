@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from nanoeuler.backend import DEVICES, gpu_problem, make_backend, reason
-from nanoeuler.backend.cuda.packing import lay_out, offsets
+from nanoeuler.backend.cuda.packing import offsets, views
 from nanoeuler.backend.records import AdamWConstants, FlatState, ParameterRun
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.errors import UserError
@@ -281,7 +281,8 @@ def test_arrays_of_any_type_are_laid_out_on_multiples_of_16_bytes_and_read_back(
     ]
     parts = offsets(values)
     flat = np.zeros(parts[-1].stop, np.uint8)
-    lay_out(flat, values)
+    for view, value in zip(views(flat, values), values, strict=True):
+        view[...] = value
     assert [part.start % 16 for part in parts] == [0, 0, 0]
     for part, value in zip(parts, values, strict=True):
         np.testing.assert_array_equal(flat[part].view(value.dtype).reshape(value.shape), value)

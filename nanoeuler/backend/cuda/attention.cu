@@ -100,7 +100,6 @@ extern "C" __global__ void __launch_bounds__(FORWARD_THREADS, FORWARD_BLOCKS)
                   STEP = KEY_GROUPS * KEYS;
     static_assert(VALUE_TILES + 2 * STAGE == FORWARD_BYTES, "two tiles of keys and of values");
     let_next_start();
-    wait_for_previous();
     int batch = blockIdx.y / (heads / HEADS);
     int group = KEY_GROUPS == 1 ? 0 : threadIdx.x / (QUERIES * 2);
     int warp = threadIdx.x / 32 - group * (QUERIES / 16);
@@ -164,6 +163,7 @@ extern "C" __global__ void __launch_bounds__(FORWARD_THREADS, FORWARD_BLOCKS)
     int step = (q.keys_end - 1) / STEP, last = q.keys_begin / STEP;
     int tiles = (q.keys_end - step * STEP + KEYS - 1) / KEYS;  // of the first step
     int used = step > last ? KEY_GROUPS : min(KEY_GROUPS, tiles);
+    wait_for_previous();
     copy_query(0, q.first, q.count, query_head);
     fetch_key(step);
     commit_copies();

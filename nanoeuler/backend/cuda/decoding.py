@@ -114,10 +114,13 @@ class DecodingOps(FusingBackend, ChoosingBackend):
 
     def decode_fused(self, step: DecodeStep) -> None:
         """A full cache keeps what it has."""
-        layers = layers_of(step)
         if step.starts_BT.shape[1] > self.fused_tokens:
-            self.prompts.read(layers, step.starts_BT)
+            attention, mlp = step.forms[:2]
+            assert isinstance(attention, AttentionForm)
+            assert isinstance(mlp, SwigluForm)
+            self.prompts.read(step, sizes_of(attention, mlp, step.x_ND.shape[1]))
             return
+        layers = layers_of(step)
         compute = self.step_of(layers[0].sizes, len(step.x_ND))
         for layer in layers:
             compute(layer)

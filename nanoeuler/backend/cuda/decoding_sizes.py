@@ -290,7 +290,7 @@ class PromptProduct:
 def prompt_products(sizes: DecodingSizes) -> dict[str, PromptProduct]:
     """By kernel."""
     return {
-        "project": PromptProduct(2, sizes.head_size, 8 if sizes.head_size == PROMPT_BOX else 6),
+        "project": PromptProduct(2, sizes.head_size, 6),
         "output": PromptProduct(1, PROMPT_BOX, 8),
         "gate_up": PromptProduct(2, 2 * PROMPT_BOX, 4),
         "down": PromptProduct(1, PROMPT_BOX, 8),

@@ -1,10 +1,9 @@
 """Compiling, keeping and launching kernels: the one place that talks to CuPy's modules and, for
-what CuPy does not offer, to the driver.
+launches, to the driver, whose own call takes half as long as CuPy's.
 
 A kernel may be launched `early`, ahead of the end of the kernel before it (programmatic dependent
-launch, compute capability 9.0 up; overlap.cuh says what kernels do with it). CuPy's launches have
-no attributes, so such a launch goes through the driver's own call. Under capture it becomes an
-edge of that kind in the graph.
+launch, compute capability 9.0 up; overlap.cuh says what kernels do with it). Under capture such a
+launch becomes an edge of that kind in the graph.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import struct
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -48,8 +46,10 @@ class Kernels:
         self.modules: dict[Source, cupy.RawModule] = {}
         self.functions: dict[tuple[Source, str], cupy.RawKernel] = {}
         self.slots: dict[int, tuple[ctypes.Array, ctypes.Array]] = {}
-        """Memory for the arguments of an early launch and its addresses, by their number."""
-        self.configurations: dict[tuple[tuple[int, ...], int, int], LaunchConfiguration] = {}
+        """Memory for the arguments of a launch and its addresses, by their number."""
+        self.configurations: dict[
+            tuple[int | tuple[int, ...], int, int, bool], LaunchConfiguration
+        ] = {}
 
     def launch(
         self,
@@ -68,12 +68,22 @@ class Kernels:
         in front of it has ended.
         """
         function = self.function(source, kernel, shared)
-        blocks = (grid,) if isinstance(grid, int) else grid
-        if early and self.overlaps:
-            self.launch_early(function, blocks, threads, arguments, shared)
-        else:
-            values = tuple(map(argument, arguments))
-            function(blocks, (threads,), values, shared_mem=shared, stream=self.stream)
+        count = len(arguments)
+        if count not in self.slots:
+            memory = ctypes.create_string_buffer(SLOT_BYTES * count)
+            first = ctypes.addressof(memory)
+            addresses = (first + SLOT_BYTES * index for index in range(count))
+            self.slots[count] = memory, (ctypes.c_void_p * count)(*addresses)
+        memory, pointers = self.slots[count]
+        pack(memory, arguments)
+        if count:
+            given = arguments[0]
+            pointers[0] = ctypes.addressof(given.memory if isinstance(given, ByValue) else memory)
+        form = grid, threads, shared, early
+        if form not in self.configurations:
+            self.configurations[form] = self.configuration(*form)
+        launch = ctypes.byref(self.configurations[form])
+        launch_kernel((launch, ctypes.c_void_p(function.kernel.ptr), pointers, None))
 
     def function(self, source: Source, kernel: str, shared: int) -> cupy.RawKernel:
         if (source, kernel) not in self.functions:
@@ -104,48 +114,21 @@ class Kernels:
     ) -> PreparedLaunch:
         """An early launch that is done many times, with other arguments of the same types."""
         function = self.function(source, kernel, shared)
-        blocks = (grid,) if isinstance(grid, int) else grid
-        configuration = self.configuration(blocks, threads, shared)
-        if not self.overlaps:
-            configuration.attribute_count = 0
+        configuration = self.configuration(grid, threads, shared, early=True)
         return PreparedLaunch(function.kernel.ptr, configuration, arguments)
 
-    def launch_early(
-        self,
-        function: cupy.RawKernel,
-        grid: tuple[int, ...],
-        threads: int,
-        arguments: tuple[Argument, ...],
-        shared: int,
-    ) -> None:
-        count = len(arguments)
-        if count not in self.slots:
-            memory = ctypes.create_string_buffer(SLOT_BYTES * count)
-            first = ctypes.addressof(memory)
-            addresses = (first + SLOT_BYTES * index for index in range(count))
-            self.slots[count] = memory, (ctypes.c_void_p * count)(*addresses)
-        memory, pointers = self.slots[count]
-        pack(memory, arguments)
-        if count:
-            given = arguments[0]
-            pointers[0] = ctypes.addressof(given.memory if isinstance(given, ByValue) else memory)
-        form = grid, threads, shared
-        if form not in self.configurations:
-            self.configurations[form] = self.configuration(*form)
-        launch = ctypes.byref(self.configurations[form])
-        launch_kernel((launch, ctypes.c_void_p(function.kernel.ptr), pointers, None))
-
     def configuration(
-        self, grid: tuple[int, ...], threads: int, shared: int
+        self, grid: int | tuple[int, ...], threads: int, shared: int, early: bool
     ) -> LaunchConfiguration:
+        blocks = (grid,) if isinstance(grid, int) else grid
         attribute = LaunchAttribute(PROGRAMMATIC_STREAM_SERIALIZATION, b"", 1, b"")
         return LaunchConfiguration(
-            (*grid, 1, 1)[:3],
+            (*blocks, 1, 1)[:3],
             (threads, 1, 1),
             shared,
             self.stream.ptr,
             ctypes.pointer(attribute),
-            1,
+            int(early and self.overlaps),
         )
 
 
@@ -213,21 +196,6 @@ class LaunchConfiguration(ctypes.Structure):
         ("attributes", ctypes.POINTER(LaunchAttribute)),
         ("attribute_count", ctypes.c_uint),
     )
-
-
-CONVERTED: dict[type, Callable[[Any], np.generic]] = {
-    int: np.int32,
-    bool: np.int32,
-    float: np.float32,
-    ByValue: lambda value: np.frombuffer(value.memory, f"V{len(value.memory)}")[0],
-    type(None): lambda _: np.uint64(0),
-}
-
-
-def argument(value: Argument) -> cupy.ndarray | np.generic:
-    """A kernel's argument as CuPy passes it on."""
-    convert = CONVERTED.get(type(value))
-    return convert(value) if convert else value
 
 
 SLOT_BYTES = 8  # of an argument that is packed

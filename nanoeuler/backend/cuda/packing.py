@@ -2,6 +2,8 @@
 copy."""
 
 import itertools
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -9,13 +11,14 @@ ALIGNMENT = 16
 """Bytes: each array starts on a multiple."""
 
 
-def lay_out(target: np.ndarray, values: list[np.ndarray]) -> None:
-    """Copy arrays into a flat one, byte for byte, each to its slice of `offsets`."""
-    for part, value in zip(offsets(values), values, strict=True):
-        target.view(np.uint8)[part] = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+def views(flat: Any, arrays: Sequence[np.ndarray]) -> list[Any]:
+    """The parts of a flat array of bytes, of any library, that have the shapes and types of
+    `arrays`."""
+    pairs = zip(offsets(arrays), arrays, strict=True)
+    return [flat[part].view(array.dtype).reshape(array.shape) for part, array in pairs]
 
 
-def offsets(values: list[np.ndarray]) -> list[slice]:
+def offsets(values: Sequence[np.ndarray]) -> list[slice]:
     """The bytes of a flat array that `values` take, one after another."""
     sizes = [-(-value.nbytes // ALIGNMENT) * ALIGNMENT for value in values]
     starts = [0, *itertools.accumulate(sizes)]

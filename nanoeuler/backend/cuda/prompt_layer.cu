@@ -52,12 +52,10 @@ __device__ __forceinline__ float2 load_two(const float* from) {
 __device__ __forceinline__ float2 load_two(const bfloat16* from) {
     return unpack_bf16(*reinterpret_cast<const unsigned*>(from));
 }
-// Returns them as they will be read.
-__device__ __forceinline__ float2 store_two(float* to, float2 x) {
-    return *reinterpret_cast<float2*>(to) = x;
-}
-__device__ __forceinline__ float2 store_two(bfloat16* to, float2 x) {
-    return unpack_bf16(*reinterpret_cast<unsigned*>(to) = pack_bf16(x.x, x.y));
+// As an array of this type has them.
+__device__ __forceinline__ float2 rounded(float2 x, const float*) { return x; }
+__device__ __forceinline__ float2 rounded(float2 x, const bfloat16*) {
+    return unpack_bf16(pack_bf16(x.x, x.y));
 }
 
 // A warp takes a chunk of a row.
@@ -69,7 +67,7 @@ scale_rows(const RESIDUAL* x, const float* norm, bfloat16* scaled, float* square
     if (chunk >= rows * (DIM / CHUNK)) return;
     const size_t at = size_t(chunk) * CHUNK + lane * 2;
     const float2 value = load_two(x + at), weight = load_two(norm + at % DIM);
-    store_two(scaled + at, make_float2(value.x * weight.x, value.y * weight.y));
+    *reinterpret_cast<unsigned*>(scaled + at) = pack_bf16(value.x * weight.x, value.y * weight.y);
     float sum = fmaf(value.x, value.x, value.y * value.y);
 #pragma unroll
     for (int distance = 16; distance > 0; distance /= 2)
@@ -97,13 +95,16 @@ struct Tile {
 };
 
 // sums (16 rows of ROWS × COLUMNS in each computing warp) = tokens from `row` on · 64 rows of the
-// weight from `first` on and, behind them, 64 from `second` on; over `depth` inputs. To be called
-// by every thread; computing warps call `prepare` while they wait for the first stage.
-template <typename Tile, typename Prepare>
+// weight from `first` on and, behind them, 64 from `second` on; over INPUTS. To be called by every
+// thread; computing warps call `prepare` while they wait for the first stage.
+//
+// A step takes less than 300 cycles. So loops are unrolled over the stages, whose addresses are
+// then known: with a remainder to compute in every step, the narrower tiles took a third longer.
+template <int INPUTS, typename Tile, typename Prepare>
 __device__ __forceinline__ void multiply(float (&sums)[Tile::COLUMNS / 8][4], const Maps& maps,
-    int row, int first, int second, int depth, const Prepare& prepare) {
-    constexpr int STAGES = Tile::STAGES;
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, steps = depth / DEPTH;
+    int row, int first, int second, const Prepare& prepare) {
+    constexpr int STAGES = Tile::STAGES, STEPS = INPUTS / DEPTH;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     if (threadIdx.x == 0) {
         for (int stage = 0; stage < STAGES; ++stage) {
             init_barrier(Tile::full(stage), 1);
@@ -113,49 +114,59 @@ __device__ __forceinline__ void multiply(float (&sums)[Tile::COLUMNS / 8][4], co
     }
     __syncthreads();
     if (!Tile::computes()) {
-        auto load_weight = [&](int step) {
-            const int stage = step % STAGES, at = stage * Tile::STAGE + Tile::LEFT;
+        if (lane > 0) return;
+        auto load_weight = [&](int stage, int step) {
+            const int at = stage * Tile::STAGE + Tile::LEFT;
             expect_barrier(Tile::full(stage), Tile::STAGE);
             load_box(maps.weight, at, step * DEPTH, first, Tile::full(stage));
             if (Tile::COLUMNS > 64)
                 load_box(maps.weight, at + BOX, step * DEPTH, second, Tile::full(stage));
         };
-        auto load_left = [&](int step) {
-            const int stage = step % STAGES;
+        auto load_left = [&](int stage, int step) {
+#pragma unroll
             for (int group = 0; group < Tile::GROUPS; ++group)
                 load_box(maps.left, stage * Tile::STAGE + group * BOX, step * DEPTH,
                     row + 64 * group, Tile::full(stage));
         };
-        const int early = min(steps, STAGES);
-        if (lane == 0) {
-            for (int step = 0; step < early; ++step) load_weight(step);
-            wait_for_previous();
-            for (int step = 0; step < early; ++step) load_left(step);
-            for (int step = early; step < steps; ++step) {
-                await(Tile::empty(step % STAGES), step / STAGES + 1 & 1);
-                load_weight(step);
-                load_left(step);
+#pragma unroll
+        for (int step = 0; step < min(STEPS, STAGES); ++step) load_weight(step, step);
+        wait_for_previous();
+#pragma unroll
+        for (int step = 0; step < min(STEPS, STAGES); ++step) load_left(step, step);
+#pragma unroll 1
+        for (int begin = STAGES, phase = 0; begin < STEPS; begin += STAGES, phase ^= 1) {
+#pragma unroll
+            for (int stage = 0; stage < STAGES; ++stage) {
+                if (STEPS % STAGES && begin + stage >= STEPS) break;
+                await(Tile::empty(stage), phase);
+                load_weight(stage, begin + stage);
+                load_left(stage, begin + stage);
             }
         }
         return;
     }
     prepare();
-    auto free = [&](int step) {
-        if (lane == 0) arrive(Tile::empty(step % STAGES));
+    auto free = [&](int stage) {
+        if (lane == 0) arrive(Tile::empty(stage));
     };
-    for (int step = 0; step < steps; ++step) {
-        const int stage = step % STAGES, at = stage * Tile::STAGE;
-        await(Tile::full(stage), step / STAGES & 1);
-        pin(sums);
-        begin_products();
+#pragma unroll 1
+    for (int begin = 0, phase = 0; begin < STEPS; begin += STAGES, phase ^= 1) {
 #pragma unroll
-        for (int s = 0; s < DEPTH / 16; ++s)
-            wgmma(sums, descriptor(at + warp / 4 * BOX, s * 32, 16),
-                descriptor(at + Tile::LEFT, s * 32, 16), step | s);
-        commit_products();
-        if (step > 0) {
-            await_products<1>();
-            free(step - 1);
+        for (int stage = 0; stage < STAGES; ++stage) {
+            if (STEPS % STAGES && begin + stage >= STEPS) break;
+            const int at = stage * Tile::STAGE;
+            await(Tile::full(stage), phase);
+            pin(sums);
+            begin_products();
+#pragma unroll
+            for (int s = 0; s < DEPTH / 16; ++s)
+                wgmma(sums, descriptor(at + warp / 4 * BOX, s * 32, 16),
+                    descriptor(at + Tile::LEFT, s * 32, 16), begin | stage | s);
+            commit_products();
+            if (begin + stage > 0) {
+                await_products<1>();
+                free((stage + STAGES - 1) % STAGES);
+            }
         }
     }
     await_products<0>();
@@ -173,13 +184,25 @@ inverse_rms(const float* squares, float epsilon, int row, int rows) {
     return make_float2(1 / sqrtf(sum.x / DIM + epsilon), 1 / sqrtf(sum.y / DIM + epsilon));
 }
 
-// Writes this warp's 16 rows of 64 results, bfloat16, by way of a panel, so that whole rows go out.
-// There it overwrites its own rows of the left factor, which no other warp's products read: others
-// may still be at the last of them. `target(i)` is where row i goes, or null.
+// Writes this warp's 16 rows of 64 results; `target(i)` is where row i goes, or null. Those in
+// bfloat16 go by way of a panel, so that whole rows go out. There they overwrite the warp's own rows
+// of the left factor, which no other warp's products read: others may still be at the last of them.
 template <typename Target>
 __device__ __forceinline__ void
-store_panel(const float (*x)[4], int panel, const Target& target) {
+store_rows(const float (*x)[4], int panel, const Target& target) {
     const int lane = threadIdx.x % 32, own = panel + threadIdx.x / 32 * (16 * 128);
+    if constexpr (sizeof(*target(0)) == 4) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            auto* to = target(lane / 4 + 8 * half);
+            if (!to) continue;
+#pragma unroll
+            for (int j = 0; j < 8; ++j)
+                *reinterpret_cast<float2*>(to + 8 * j + lane % 4 * 2) =
+                    make_float2(x[j][2 * half], x[j][2 * half + 1]);
+        }
+        return;
+    }
     auto chunk_at = [&](int row, int chunk) { return own + row * 128 + ((chunk ^ row) & 7) * 16; };
 #pragma unroll
     for (int j = 0; j < 8; j += 2) {
@@ -189,9 +212,9 @@ store_panel(const float (*x)[4], int panel, const Target& target) {
     }
     __syncwarp();
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        const int row = i * 4 + lane / 8, chunk = lane % 8;
-        bfloat16* to = target(row);
+    for (int i = lane; i < 128; i += 32) {
+        const int row = i / 8, chunk = i % 8;
+        auto* to = target(row);
         if (to)
             *reinterpret_cast<uint4*>(to + chunk * 8) =
                 *reinterpret_cast<const uint4*>(shared + chunk_at(row, chunk));
@@ -220,7 +243,7 @@ extern "C" __global__ void __launch_bounds__(ProjectTile::THREADS, 1)
     const int tile = blockIdx.y * ProjectTile::ROWS, row = tile + threadIdx.x / 32 * 16;
     float sums[HEAD_SIZE / 8][4];
     float2 inverse, cos[2][HEAD_SIZE / 16], sin[2][HEAD_SIZE / 16];
-    multiply<ProjectTile>(sums, maps, tile, first, first + 64, DIM, [&] {
+    multiply<DIM, ProjectTile>(sums, maps, tile, first, first + 64, [&] {
         if (kind < 2) {  // lengths change between prompts only: no need to wait for them
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
@@ -275,7 +298,7 @@ extern "C" __global__ void __launch_bounds__(ProjectTile::THREADS, 1)
     }
 #pragma unroll
     for (int panel = 0; panel < HEAD_SIZE / 64; ++panel)
-        store_panel(sums + 8 * panel, panel * ProjectTile::STAGE, [&](int i) -> bfloat16* {
+        store_rows(sums + 8 * panel, panel * ProjectTile::STAGE, [&](int i) -> bfloat16* {
             const int token = row + i, b = token / tokens;
             if (token >= rows) return nullptr;
             if (kind == 0)
@@ -300,7 +323,7 @@ extern "C" __global__ void __launch_bounds__(GateUpTile::THREADS, 1)
     const int tile = blockIdx.y * GateUpTile::ROWS, row = tile + threadIdx.x / 32 * 16;
     float sums[16][4];
     float2 inverse;
-    multiply<GateUpTile>(sums, maps, tile, column, UP + column, DIM, [&] {
+    multiply<DIM, GateUpTile>(sums, maps, tile, column, UP + column, [&] {
         wait_for_previous();
         inverse = inverse_rms(squares, epsilon, row + lane / 4, rows);
     });
@@ -313,7 +336,7 @@ extern "C" __global__ void __launch_bounds__(GateUpTile::THREADS, 1)
             sums[j][i] = gated(sums[j][i] * scale, sums[j + 8][i] * scale);
         }
     }
-    store_panel(sums, 0, [&](int i) -> bfloat16* {
+    store_rows(sums, 0, [&](int i) -> bfloat16* {
         return row + i < rows ? hidden + size_t(row + i) * FFN + column : nullptr;
     });
 }
@@ -325,11 +348,12 @@ template <int INPUTS, typename Tile>
 __device__ __forceinline__ void add_product(const Maps& maps, float step_size, RESIDUAL* x,
     const float* norm, bfloat16* scaled, float* squares, int rows) {
     const int lane = threadIdx.x % 32, column = blockIdx.x * 64, tile = blockIdx.y * Tile::ROWS;
-    const int row = tile + threadIdx.x / 32 * 16 + lane / 4, own = column + lane % 4 * 2;
+    const int first = tile + threadIdx.x / 32 * 16, row = first + lane / 4;
+    const int own = column + lane % 4 * 2;
     let_next_start();
     float sums[8][4];
     float2 before[8][2], weight[8];
-    multiply<Tile>(sums, maps, tile, column, 0, INPUTS, [&] {
+    multiply<INPUTS, Tile>(sums, maps, tile, column, 0, [&] {
 #pragma unroll
         for (int j = 0; j < 8; ++j)
             if (norm) weight[j] = load_two(norm + own + 8 * j);
@@ -342,29 +366,37 @@ __device__ __forceinline__ void add_product(const Maps& maps, float step_size, R
         }
     });
     if (!Tile::computes()) return;
+    auto at = [&](auto* to) {
+        return [=](int i) {
+            return first + i < rows ? to + size_t(first + i) * DIM + column : nullptr;
+        };
+    };
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const int token = row + 8 * half;
-        const size_t at = size_t(token) * DIM + own;
         float sum = 0;
-        if (token < rows) {
 #pragma unroll
-            for (int j = 0; j < 8; ++j) {
-                const float2 old = before[j][half];
-                const float2 after = store_two(x + at + 8 * j,
-                    make_float2(fmaf(step_size, sums[j][2 * half], old.x),
-                        fmaf(step_size, sums[j][2 * half + 1], old.y)));
-                sum = fmaf(after.x, after.x, fmaf(after.y, after.y, sum));
-                if (norm)
-                    store_two(scaled + at + 8 * j,
-                        make_float2(after.x * weight[j].x, after.y * weight[j].y));
-            }
+        for (int j = 0; j < 8; ++j) {
+            const float2 old = before[j][half];
+            float &left = sums[j][2 * half], &right = sums[j][2 * half + 1];
+            const float2 after = rounded(
+                make_float2(fmaf(step_size, left, old.x), fmaf(step_size, right, old.y)), x);
+            left = after.x, right = after.y;
+            sum = fmaf(left, left, fmaf(right, right, sum));
         }
         sum += __shfl_xor_sync(~0u, sum, 1);
         sum += __shfl_xor_sync(~0u, sum, 2);
         if (token < rows && lane % 4 == 0)
             squares[size_t(token) * (DIM / CHUNK) + column / CHUNK] = sum;
     }
+    store_rows(sums, Tile::STAGE, at(x));
+    if (!norm) return;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sums[j][i] *= i % 2 ? weight[j].y : weight[j].x;
+    }
+    store_rows(sums, 0, at(scaled));
 }
 
 using OutputTile = Tile<1, 64, OUTPUT_STAGES, OUTPUT_BYTES>;

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,10 +12,7 @@ from nanoeuler.backend.cuda.fused_linear import MAP_BYTES, tensor_map
 from nanoeuler.backend.cuda.kernel_sources import KernelSources
 from nanoeuler.backend.cuda.kernels import Argument, ByValue, Kernels, PreparedLaunch, blocks
 from nanoeuler.backend.cuda.scratch import Scratch
-from nanoeuler.backend.records import Array, SwigluWeights
-
-if TYPE_CHECKING:
-    from nanoeuler.backend.cuda.decoding import LayerStep
+from nanoeuler.backend.records import Array, DecodeStep
 
 SCALING_WARPS = 8
 MOST_TOKENS = 2048
@@ -43,11 +38,13 @@ class Prompts:
             self.attentions[heads] = Attention(self.kernels, *heads, "bf16", tiles=tiles)
         return self.attentions[heads]
 
-    def read(self, layers: Sequence[LayerStep], starts_BT: Array) -> None:
-        """x ← the output of all layers; keys and values go to their slots."""
-        first, (B, T) = layers[0], starts_BT.shape
-        s, x, N = first.sizes, first.x_BD, B * T
-        activation, chunks = first.slots.keys_BSGE.dtype, s.dim // PROMPT_BOX
+    def read(self, step: DecodeStep, s: DecodingSizes) -> None:
+        """x ← the output of all layers, each of sizes `s`; keys and values go to their slots."""
+        x, starts_BT, lengths_B = step.x_ND, step.starts_BT, step.lengths_B
+        attentions, mlps = step.weights[::2], step.weights[1::2]
+        a, m, caches = attentions[0], mlps[0], [slots for slots in step.slots if slots is not None]
+        keys, values = caches[0]
+        (B, T), N, activation, chunks = starts_BT.shape, len(x), keys.dtype, s.dim // PROMPT_BOX
         scaled, squares, query, attended, hidden, lse = self.scratch.take(
             "prompts",
             ((N, s.dim), activation),
@@ -60,26 +57,21 @@ class Prompts:
         attended_BTHE = attended.reshape(query.shape)
         normed, mixed, gated = (tensor_map(a, PROMPT_BOX) for a in (scaled, attended, hidden))
         source, attention = self.sources.prompt_layer(s), self.attention(s)
-        forms = {
-            kernel: (blocks(N, product.tokens), product.threads, product.shared_bytes)
-            for kernel, product in prompt_products(s).items()
-        }
-        a, m = first.a, first.m
-        assert isinstance(m, SwigluWeights)
+        products = prompt_products(s)
 
         def prepare(
             kernel: str, columns: int, left: bytes, weight: Array, **arguments: Argument
         ) -> LayerLaunch:
-            tiles, threads, shared = forms[kernel]
+            product = products[kernel]
             maps = ByValue(left + tensor_map(weight, PROMPT_BOX))
-            form = source, kernel, (columns, tiles), threads
-            launch = self.kernels.prepare(*form, maps, *arguments.values(), shared=shared)
+            form = source, kernel, (columns, blocks(N, product.tokens)), product.threads
+            given = maps, *arguments.values()
+            launch = self.kernels.prepare(*form, *given, shared=product.shared_bytes)
             return LayerLaunch(launch, list(arguments))
 
         grid, scaling = blocks(N * chunks, SCALING_WARPS), (x, a.norm, scaled, squares, N)
         self.kernels.launch(source, "scale_rows", grid, SCALING_WARPS * 32, *scaling, early=True)
-        keys, values = first.slots
-        cosine, sine = first.table
+        cosine, sine = step.rope_table
         project = prepare(
             "project",
             s.heads + 2 * s.kv_heads,
@@ -87,7 +79,7 @@ class Prompts:
             a.query_key_value,
             squares=squares,
             epsilon=0.0,
-            lengths=first.lengths,
+            lengths=lengths_B,
             cosine=cosine,
             sine=sine,
             query_norm=a.query_norm,
@@ -97,11 +89,11 @@ class Prompts:
             values=values,
             rows=N,
             tokens=T,
-            capacity=first.capacity,
-            cache_batch=first.cache_stride,
+            capacity=keys.shape[1],
+            cache_batch=np.int64(keys.strides[0] // keys.itemsize),
         )
         attend = attention.prepare_forward(
-            query, keys, values, starts_BT, first.lengths, attended_BTHE, lse
+            query, keys, values, starts_BT, lengths_B, attended_BTHE, lse
         )
         to = {"step_size": 0.0, "x": x, "norm": m.norm}
         to |= {"scaled": scaled, "squares": squares, "rows": N}
@@ -109,18 +101,18 @@ class Prompts:
         columns, inputs = s.ffn // PROMPT_BOX, {"squares": squares, "epsilon": 0.0}
         gate_up = prepare("gate_up", columns, normed, m.gate_up, **inputs, hidden=hidden, rows=N)
         down = prepare("down", chunks, gated, m.down, **to)
-        for layer, following in zip(layers, [*layers[1:], None], strict=True):
-            a, m, (keys, values) = layer.a, layer.m, layer.slots
-            assert isinstance(m, SwigluWeights)
+        following = [*(a.norm for a in attentions[1:]), None]
+        forms = step.forms[::2], step.forms[1::2]
+        layers = zip(*forms, attentions, mlps, caches, following, strict=True)
+        for attention_form, mlp_form, a, m, (keys, values), norm in layers:
             norms = {"query_norm": a.query_norm, "key_norm": a.key_norm}
-            epsilon = float(layer.attention.epsilon)
+            epsilon = float(attention_form.epsilon)
             project(a.query_key_value, epsilon=epsilon, keys=keys, values=values, **norms)
             attend.numbers[KEY], attend.numbers[VALUE] = keys.data.ptr, values.data.ptr
             attend.launch()
-            output(a.output, step_size=float(layer.attention.step_size), norm=m.norm)
-            gate_up(m.gate_up, epsilon=float(layer.mlp.epsilon))
-            norm = following.a.norm if following else None
-            down(m.down, step_size=float(layer.mlp.step_size), norm=norm)
+            output(a.output, step_size=float(attention_form.step_size), norm=m.norm)
+            gate_up(m.gate_up, epsilon=float(mlp_form.epsilon))
+            down(m.down, step_size=float(mlp_form.step_size), norm=norm)
 
 
 class LayerLaunch:

@@ -1,5 +1,4 @@
-"""Small arrays on their way between host and device, through pinned memory and beside the work of
-the stream."""
+"""Small arrays on their way between host and device, through pinned memory."""
 
 import weakref
 
@@ -8,7 +7,7 @@ import cupyx
 import numpy as np
 from cupy import ndarray as Array
 
-from nanoeuler.backend.cuda.packing import lay_out, offsets
+from nanoeuler.backend.cuda.packing import offsets, views
 from nanoeuler.backend.programs import Feed, HostCopy
 
 
@@ -17,47 +16,59 @@ def hold_pinned(owner: object, arrived: cupy.cuda.Event) -> None:
     weakref.finalize(owner, arrived.synchronize).atexit = False
 
 
-class DeviceFeed(Feed):
-    """Arrays in one flat array of the device, whose next content waits beside it.
+WORTH_WAITING = 1 << 16
+"""Bytes: a copy of fewer takes less time on the stream than the events that take it off."""
 
-    It is copied there from pinned memory while the stream may still read the last content.
+
+class DeviceFeed(Feed):
+    """Arrays in one flat array of the device, copied there from pinned memory.
+
+    Large ones wait beside it: they are copied while the stream may still read the last content.
     """
 
     def __init__(
         self, arrays: list[np.ndarray], stream: cupy.cuda.Stream, copying: cupy.cuda.Stream
     ):
-        """`copying` is the stream of the copies from the host."""
+        """`copying` is the stream on which large arrays come from the host."""
         parts = offsets(arrays)
         self.copying = copying
-        self.flat, self.waiting = (cupy.empty((parts[-1].stop,), np.uint8) for _ in range(2))
+        self.flat = cupy.empty((parts[-1].stop,), np.uint8)
         self.flat.data.memset_async(0, self.flat.nbytes, stream)
-        self.pinned = cupyx.empty_pinned(self.flat.shape, np.uint8)
+        self.waiting = cupy.empty_like(self.flat) if self.flat.nbytes > WORTH_WAITING else None
+        pinned = cupyx.empty_pinned(self.flat.shape, np.uint8)
+        self.pinned, self.address = views(pinned, arrays), pinned.ctypes.data
         self.arrived = cupy.cuda.Event(disable_timing=True)
         self.taken = cupy.cuda.Event(disable_timing=True)
         # the memory just taken may belong to work that the stream has yet to finish
         self.taken.record(stream)
         self.pending = False
-        self.arrays: list[Array] = [
-            self.flat[part].view(array.dtype).reshape(array.shape)
-            for part, array in zip(parts, arrays, strict=True)
-        ]
+        self.arrays: list[Array] = views(self.flat, arrays)
         hold_pinned(self, self.arrived)
 
     def load(self, *arrays: np.ndarray) -> None:
         self.arrived.synchronize()  # the pinned memory is free again
-        lay_out(self.pinned, list(arrays))
-        self.copying.wait_event(self.taken)
-        self.waiting.set(self.pinned, self.copying)
-        self.arrived.record(self.copying)
+        for target, array in zip(self.pinned, arrays, strict=True):
+            target[...] = array
         self.pending = True
+        if self.waiting is not None:
+            self.copying.wait_event(self.taken)
+            self.copy_from_host(self.waiting, self.copying)
+
+    def copy_from_host(self, target: Array, stream: cupy.cuda.Stream) -> None:
+        target.data.copy_from_host_async(self.address, target.nbytes, stream)
+        self.arrived.record(stream)
 
     def deliver(self, stream: cupy.cuda.Stream) -> None:
-        """Copy the content to its target, before what the stream does next."""
-        if self.pending:
+        """Bring the content to its target, before what the stream does next."""
+        if not self.pending:
+            return
+        self.pending = False
+        if self.waiting is None:
+            self.copy_from_host(self.flat, stream)
+        else:
             stream.wait_event(self.arrived)
             self.flat.data.copy_from_device_async(self.waiting.data, self.flat.nbytes, stream)
             self.taken.record(stream)
-            self.pending = False
 
 
 class DeviceHostCopy(HostCopy):

@@ -15,20 +15,16 @@ from nanoeuler.backend.cuda.kernels import (
     Kernels,
     LaunchAttribute,
     LaunchConfiguration,
-    argument,
 )
 
 ROPE = KernelSources("bfloat16", "bfloat16").rope(64)
 
 
 class Function:
-    """A kernel that notes its launches."""
+    """A kernel, which notes the shared memory that is asked for."""
 
     def __init__(self):
-        self.launches, self.asked, self.kernel = [], [], SimpleNamespace(ptr=4321)
-
-    def __call__(self, grid, block, arguments, **options):
-        self.launches.append((grid, block, arguments, options))
+        self.asked, self.kernel = [], SimpleNamespace(ptr=4321)
 
     def __setattr__(self, name, value):
         if name == "max_dynamic_shared_size_bytes":
@@ -48,12 +44,41 @@ class Module:
         return self.functions.setdefault(name, Function())
 
 
+class Driver:
+    """Notes launches: grid, threads, bytes of shared memory, attributes, addresses of arguments."""
+
+    def __init__(self):
+        self.launches = []
+
+    def cuLaunchKernelEx(self, launch, function, pointers, extra):
+        configuration = ctypes.cast(launch, ctypes.POINTER(LaunchConfiguration)).contents
+        attribute: LaunchAttribute = configuration.attributes.contents
+        assert (attribute.id, attribute.value) == (6, 1)
+        assert (configuration.stream, function.value, extra) == (77, 4321, None)
+        shape = list(configuration.grid), list(configuration.block), configuration.shared_bytes
+        self.launches.append((*shape, configuration.attribute_count, self.read(pointers)))
+        return 0
+
+    kinds = ()
+
+    def read(self, pointers):
+        values = [kind.from_address(at) for kind, at in zip(self.kinds, pointers, strict=False)]
+        return [value.raw if hasattr(value, "raw") else value.value for value in values]
+
+
 @pytest.fixture
-def make_kernels(monkeypatch):
+def driver(monkeypatch):
+    driver = Driver()
+    monkeypatch.setattr(module, "driver", lambda: driver)
+    return driver
+
+
+@pytest.fixture
+def make_kernels(monkeypatch, driver):
     """Kernels of a device of this capability and a driver for this version of CUDA."""
 
-    def make(capability=(9, 0), driver=13_000):
-        runtime = SimpleNamespace(driverGetVersion=lambda: driver)
+    def make(capability=(9, 0), version=13_000):
+        runtime = SimpleNamespace(driverGetVersion=lambda: version)
         stub = SimpleNamespace(RawModule=Module, cuda=SimpleNamespace(runtime=runtime))
         monkeypatch.setitem(sys.modules, "cupy", stub)
         monkeypatch.setattr(Module, "made", [])
@@ -62,19 +87,17 @@ def make_kernels(monkeypatch):
     return make
 
 
-def test_a_source_is_compiled_once_and_a_kernel_loaded_once(make_kernels):
+def test_a_source_is_compiled_once_and_a_kernel_loaded_once(make_kernels, driver):
     kernels = make_kernels()
     for _ in range(3):
         kernels.launch(ROPE, "rope", 5, 256, 1)
         kernels.launch(ROPE, "other", (5, 2), 32, 1)
     (compiled,) = Module.made
-    assert {name: len(f.launches) for name, f in compiled.functions.items()} == {
-        "rope": 3,
-        "other": 3,
-    }
-    grid, block, arguments, options = compiled.functions["rope"].launches[0]
-    assert (grid, block, arguments) == ((5,), (256,), (np.int32(1),))
-    assert options == {"shared_mem": 0, "stream": kernels.stream}
+    assert list(compiled.functions) == ["rope", "other"]
+    assert driver.launches == 3 * [
+        ([5, 1, 1], [256, 1, 1], 0, 0, []),
+        ([5, 2, 1], [32, 1, 1], 0, 0, []),
+    ]
 
 
 def test_only_sources_that_need_sm_90a_are_compiled_for_it(make_kernels):
@@ -93,99 +116,72 @@ def test_only_sources_that_need_sm_90a_are_compiled_for_it(make_kernels):
 
 
 @pytest.mark.parametrize("shared", [0, 1000, 40_000, 200_000])
-def test_dynamic_shared_memory_is_asked_for_once(make_kernels, shared):
+def test_dynamic_shared_memory_is_asked_for_once(make_kernels, driver, shared):
     # 40,000 bytes beside static shared memory may be more than the 48 KB that need no asking
     kernels = make_kernels()
     for _ in range(2):
         kernels.launch(ROPE, "rope", 1, 32, shared=shared)
-    function = Module.made[0].functions["rope"]
-    assert function.asked == ([shared] if shared else [])
-    assert [options["shared_mem"] for *_, options in function.launches] == [shared] * 2
+    assert Module.made[0].functions["rope"].asked == ([shared] if shared else [])
+    assert [launch[2] for launch in driver.launches] == [shared] * 2
 
 
+@pytest.mark.parametrize("early", [False, True])
 @pytest.mark.parametrize(
-    ("value", "expected"),
+    ("value", "kind", "expected"),
     [
-        (None, np.uint64(0)),
-        (True, np.int32(1)),
-        (-3, np.int32(-3)),
-        (0.1, np.float32(0.1)),
-        (np.float64(0.1), np.float64(0.1)),
-        (np.int64(5), np.int64(5)),
+        (None, ctypes.c_void_p, None),
+        (True, ctypes.c_int32, 1),
+        (-3, ctypes.c_int32, -3),
+        (0.1, ctypes.c_float, ctypes.c_float(0.1).value),
+        (np.float64(0.1), ctypes.c_double, 0.1),
+        (np.int64(1 << 40), ctypes.c_int64, 1 << 40),
+        (SimpleNamespace(data=SimpleNamespace(ptr=1 << 40)), ctypes.c_void_p, 1 << 40),
+        (ByValue(b"by value"), ctypes.c_char * 8, b"by value"),
     ],
 )
-def test_python_numbers_become_int_and_float_and_numpy_scalars_keep_their_type(value, expected):
-    found = argument(value)
-    assert found == expected
-    assert found.dtype == expected.dtype
+def test_python_numbers_become_int_and_float_and_numpy_scalars_keep_their_type(
+    make_kernels, driver, value, kind, expected, early
+):
+    driver.kinds = kind, ctypes.c_int32
+    make_kernels().launch(ROPE, "rope", 1, 32, value, 7, early=early)
+    assert driver.launches[0][-1] == [expected, 7]
 
 
 @pytest.mark.parametrize(
-    ("capability", "driver", "overlaps"),
+    ("capability", "version", "overlaps"),
     [((9, 0), 12_030, True), ((9, 0), 12_020, False), ((8, 9), 13_000, False)],
 )
 def test_kernels_start_early_where_device_and_driver_can(
-    make_kernels, monkeypatch, capability, driver, overlaps
+    make_kernels, driver, capability, version, overlaps
 ):
-    found = []
+    kernels = make_kernels(capability, version)
+    for early in (False, True):
+        kernels.launch(ROPE, "rope", (3, 2), 128, shared=64, early=early)
+    assert driver.launches == [
+        ([3, 2, 1], [128, 1, 1], 64, attributes, []) for attributes in (0, int(overlaps))
+    ]
 
-    def launch_kernel(launch, function, pointers, extra):
-        configuration = ctypes.cast(launch, ctypes.POINTER(LaunchConfiguration)).contents
-        attribute: LaunchAttribute = configuration.attributes.contents
-        numbers = [
-            kind.from_address(address).value
-            for kind, address in zip(
-                (ctypes.c_int32, ctypes.c_float, ctypes.c_double, ctypes.c_void_p, ctypes.c_void_p),
-                pointers,
-                strict=True,
-            )
-        ]
-        found.append((list(configuration.grid), list(configuration.block), numbers))
-        assert (configuration.shared_bytes, configuration.stream) == (64, 77)
-        assert (configuration.attribute_count, attribute.id, attribute.value) == (1, 6, 1)
-        assert function.value == 4321
-        return 0
 
-    monkeypatch.setattr(module, "driver", lambda: SimpleNamespace(cuLaunchKernelEx=launch_kernel))
-    kernels = make_kernels(capability, driver)
+@pytest.mark.parametrize(("version", "attributes"), [(12_030, 1), (12_020, 0)])
+def test_a_prepared_launch_passes_on_what_was_changed(make_kernels, driver, version, attributes):
+    driver.kinds = ctypes.c_char * 6, ctypes.c_float, ctypes.c_uint64, ctypes.c_int32
     array = SimpleNamespace(data=SimpleNamespace(ptr=1 << 40))
-    values = 7, 0.5, np.float64(0.25), array, None
-    kernels.launch(ROPE, "rope", (3, 2), 128, *values, shared=64, early=True)
-    assert kernels.overlaps == overlaps
-    if overlaps:
-        assert found == [([3, 2, 1], [128, 1, 1], [7, 0.5, 0.25, 1 << 40, None])]
-    else:
-        assert len(Module.made[0].functions["rope"].launches) == 1
-
-
-@pytest.mark.parametrize(("driver", "attributes"), [(12_030, 1), (12_020, 0)])
-def test_a_prepared_launch_passes_on_what_was_changed(
-    make_kernels, monkeypatch, driver, attributes
-):
-    found = []
-
-    def launch_kernel(launch, function, pointers, extra):
-        configuration = ctypes.cast(launch, ctypes.POINTER(LaunchConfiguration)).contents
-        assert (configuration.attribute_count, configuration.shared_bytes) == (attributes, 64)
-        kinds = (ctypes.c_char * 6, ctypes.c_float, ctypes.c_uint64, ctypes.c_int32)
-        values = [kind.from_address(at) for kind, at in zip(kinds, pointers, strict=True)]
-        found.append([values[0].raw, *(value.value for value in values[1:])])
-        return 0
-
-    monkeypatch.setattr(module, "driver", lambda: SimpleNamespace(cuLaunchKernelEx=launch_kernel))
-    array = SimpleNamespace(data=SimpleNamespace(ptr=1 << 40))
-    prepared = make_kernels((9, 0), driver).prepare(
+    prepared = make_kernels((9, 0), version).prepare(
         ROPE, "rope", (3, 2), 128, ByValue(b"before"), 0.5, array, 7, shared=64
     )
     prepared.launch()
     ctypes.memmove(prepared.structure, b"behind", 6)
     prepared.numbers[1:] = 0.25, 0, 8
     prepared.launch()
-    assert found == [[b"before", 0.5, 1 << 40, 7], [b"behind", 0.25, 0, 8]]
+    shape = [3, 2, 1], [128, 1, 1], 64, attributes
+    assert driver.launches == [
+        (*shape, [b"before", 0.5, 1 << 40, 7]),
+        (*shape, [b"behind", 0.25, 0, 8]),
+    ]
 
 
 def test_a_launch_that_the_driver_refuses_is_an_error(make_kernels, monkeypatch):
     refusing = SimpleNamespace(cuLaunchKernelEx=lambda *arguments: 1)
     monkeypatch.setattr(module, "driver", lambda: refusing)
     with pytest.raises(RuntimeError, match="cuLaunchKernelEx failed with status 1"):
-        make_kernels().launch(ROPE, "rope", 1, 32, early=True)
+        make_kernels().launch(ROPE, "rope", 1, 32)
