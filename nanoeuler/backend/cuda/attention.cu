@@ -48,44 +48,52 @@
 constexpr int QUERIES = HEADS * POSITIONS;
 static_assert(FORWARD_THREADS == QUERIES * 2 * KEY_GROUPS, "a warp owns 16 rows");
 
-// Adds what `used` groups of THREADS, those that have keys, found to what the first one did. To be
-// called by every thread.
+constexpr int SHARE = HEAD_BLOCKS / KEY_GROUPS;
+
+// Puts together what `used` groups of THREADS found, those that have keys. A group takes SHARE blocks
+// of columns, from its own number times as many on; `top` and `total` are those of all. To be called
+// by every thread.
 template <int THREADS>
-__device__ __forceinline__ void put_together(float (&sums)[HEAD_BLOCKS][4], float (&top)[2],
-    float (&total)[2], float factor, int place, int used) {
-    constexpr int NUMBERS = 4 * HEAD_BLOCKS + 4;
-    float* numbers = reinterpret_cast<float*>(shared + place) + threadIdx.x % THREADS;
-    int group = threadIdx.x / THREADS;
-    auto at = [&](int other, int i) -> float& {
-        return numbers[((other - 1) * NUMBERS + i) * THREADS];
-    };
-    if (used == 1) return;
+__device__ __forceinline__ void put_together(float (&share)[SHARE][4],
+    const float (&sums)[HEAD_BLOCKS][4], float (&top)[2], float (&total)[2], float factor,
+    int place, int used) {
+    constexpr int NUMBERS = HEAD_BLOCKS + 1;  // of four
+    static_assert(HEAD_BLOCKS % KEY_GROUPS == 0, "whole blocks of columns");
+    float4* numbers = reinterpret_cast<float4*>(shared + place) + threadIdx.x % THREADS;
+    const int group = threadIdx.x / THREADS;
+    auto at = [&](int other, int i) -> float4& { return numbers[(other * NUMBERS + i) * THREADS]; };
     __syncthreads();  // tiles are not read any more
-    if (group > 0) {
+    if (group < used) {
+        at(group, HEAD_BLOCKS) = make_float4(top[0], top[1], total[0], total[1]);
 #pragma unroll
-        for (int i = 0; i < NUMBERS - 4; i++) at(group, i) = sums[i / 4][i % 4];
-#pragma unroll
-        for (int half = 0; half < 2; half++)
-            at(group, NUMBERS - 4 + half) = top[half], at(group, NUMBERS - 2 + half) = total[half];
+        for (int j = 0; j < HEAD_BLOCKS; j++)
+            at(group, j) = make_float4(sums[j][0], sums[j][1], sums[j][2], sums[j][3]);
     }
     __syncthreads();
-    if (group > 0) return;
+    float4 found[KEY_GROUPS];
+    top[0] = top[1] = NEVER, total[0] = total[1] = 0;
 #pragma unroll
-    for (int other = 1; other < KEY_GROUPS; other++) {
+    for (int other = 0; other < KEY_GROUPS; other++) {
+        found[other] = other < used ? at(other, HEAD_BLOCKS) : make_float4(NEVER, NEVER, 0, 0);
+        top[0] = fmaxf(top[0], found[other].x), top[1] = fmaxf(top[1], found[other].y);
+    }
+    clear(share);
+    const float shift[2] = {
+        top[0] == NEVER ? 0 : top[0] * factor, top[1] == NEVER ? 0 : top[1] * factor};
+#pragma unroll
+    for (int other = 0; other < KEY_GROUPS; other++) {
         if (other >= used) break;
-        float own[2], its[2];
+        const float upper = power(found[other].x * factor - shift[0]),
+                    lower = power(found[other].y * factor - shift[1]);
+        total[0] = fmaf(found[other].z, upper, total[0]);
+        total[1] = fmaf(found[other].w, lower, total[1]);
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            float its_top = at(other, NUMBERS - 4 + half), highest = fmaxf(top[half], its_top);
-            float shift = highest == NEVER ? 0 : highest * factor;
-            own[half] = power(top[half] * factor - shift);
-            its[half] = power(its_top * factor - shift), top[half] = highest;
-            total[half] = total[half] * own[half] + at(other, NUMBERS - 2 + half) * its[half];
-        }
-#pragma unroll
-        for (int i = 0; i < NUMBERS - 4; i++) {
-            int half = i % 4 / 2;
-            sums[i / 4][i % 4] = sums[i / 4][i % 4] * own[half] + at(other, i) * its[half];
+        for (int j = 0; j < SHARE; j++) {
+            const float4 its = at(other, group * SHARE + j);
+            share[j][0] = fmaf(its.x, upper, share[j][0]);
+            share[j][1] = fmaf(its.y, upper, share[j][1]);
+            share[j][2] = fmaf(its.z, lower, share[j][2]);
+            share[j][3] = fmaf(its.w, lower, share[j][3]);
         }
     }
 }
@@ -217,10 +225,9 @@ extern "C" __global__ void __launch_bounds__(FORWARD_THREADS, FORWARD_BLOCKS)
     await_products<0>();
     pin(sums);
 
-    if constexpr (KEY_GROUPS > 1) {
-        put_together<QUERIES * 2>(sums, top, total, factor, KEY_TILES, used);
-        if (group > 0) return;
-    }
+    float share[SHARE][4];
+    if constexpr (KEY_GROUPS > 1)
+        put_together<QUERIES * 2>(share, sums, top, total, factor, KEY_TILES, used);
     int head = q.head + q.head_in_block, left = q.count - q.query;
     float inverse[2];
 #pragma unroll
@@ -228,14 +235,22 @@ extern "C" __global__ void __launch_bounds__(FORWARD_THREADS, FORWARD_BLOCKS)
         float sum = sum_of_four_lanes(total[half]);
         inverse[half] = sum > 0 ? 1 / sum : 0;
         int i = lane / 4 + 8 * half;
-        if (lane % 4 == 0 && i < left)
+        if (group == 0 && lane % 4 == 0 && i < left)
             lse[((long long)batch * heads + head) * T + q.first + q.query + i] =
                 (top[half] * factor + logarithm(sum)) / BASE;
     }
-    if (KEY_GROUPS == 1) __syncthreads();  // the tile of queries is not read any more
-    store_rows<QUERIES>(sums, inverse, 0, q.row, out,
-        batch * out_batch + (long long)(q.first + q.query) * out_token + head * out_head, out_token,
-        left, e4m3, slot);
+    long long at =
+        batch * out_batch + (long long)(q.first + q.query) * out_token + head * out_head;
+    if constexpr (KEY_GROUPS > 1) {
+        constexpr int OWN = 16 / KEY_GROUPS;
+        keep_rows<QUERIES, SHARE>(share, inverse, 0, q.row, group * SHARE);
+        __syncthreads();
+        at += (long long)group * OWN * out_token, left -= group * OWN;
+        write_rows<QUERIES, OWN>(0, q.row + group * OWN, out, at, out_token, left, e4m3, slot);
+    } else {
+        __syncthreads();  // the tile of queries is not read any more
+        store_rows<QUERIES>(sums, inverse, 0, q.row, out, at, out_token, left, e4m3, slot);
+    }
 }
 
 // ---- backward:  p = exp(score − lse),  delta = Σ dout · out,  ds = p · (dout vᵀ − delta)
