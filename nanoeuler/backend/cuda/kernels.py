@@ -20,6 +20,7 @@ from nanoeuler.backend.cuda.kernel_sources import Source
 if TYPE_CHECKING:  # the sources can be compiled where CuPy is not installed
     import cupy
 
+Grid: TypeAlias = "int | tuple[int, ...]"
 Argument: TypeAlias = "cupy.ndarray | np.ndarray | np.generic | ByValue | float | None"
 
 HOPPER = (9, 0)
@@ -47,15 +48,13 @@ class Kernels:
         self.functions: dict[tuple[Source, str], cupy.RawKernel] = {}
         self.slots: dict[int, tuple[ctypes.Array, ctypes.Array]] = {}
         """Memory for the arguments of a launch and its addresses, by their number."""
-        self.configurations: dict[
-            tuple[int | tuple[int, ...], int, int, bool], LaunchConfiguration
-        ] = {}
+        self.configurations: dict[tuple[Grid, int, int, bool], LaunchConfiguration] = {}
 
     def launch(
         self,
         source: Source,
         kernel: str,
-        grid: int | tuple[int, ...],
+        grid: Grid,
         threads: int,
         *arguments: Argument,
         shared: int = 0,
@@ -107,7 +106,7 @@ class Kernels:
         self,
         source: Source,
         kernel: str,
-        grid: int | tuple[int, ...],
+        grid: Grid,
         threads: int,
         *arguments: Argument,
         shared: int = 0,
@@ -118,7 +117,7 @@ class Kernels:
         return PreparedLaunch(function.kernel.ptr, configuration, arguments)
 
     def configuration(
-        self, grid: int | tuple[int, ...], threads: int, shared: int, early: bool
+        self, grid: Grid, threads: int, shared: int, early: bool
     ) -> LaunchConfiguration:
         blocks = (grid,) if isinstance(grid, int) else grid
         attribute = LaunchAttribute(PROGRAMMATIC_STREAM_SERIALIZATION, b"", 1, b"")
