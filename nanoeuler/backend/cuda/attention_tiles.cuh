@@ -58,8 +58,8 @@ struct TileCopy {
     }
 };
 
-// Keeps blocks of columns of this warp's 16 rows of a result, row r times factor[r / 8], in a tile of
-// ROWS, as its rows from `first` and blocks from `block` on.
+// Keeps blocks of columns of this warp's 16 rows of a result, row r times factor[r / 8], in a tile
+// of ROWS, as its rows from `first` and blocks from `block` on.
 template <int ROWS, int BLOCKS>
 __device__ __forceinline__ void keep_rows(
     const float (&x)[BLOCKS][4], const float (&factor)[2], int tile, int first, int block) {
@@ -81,8 +81,8 @@ __device__ __forceinline__ void keep_rows(
     }
 }
 
-// Writes `count` of a warp's OWN rows of a tile, from row `first` on, in whole chunks: `at` elements
-// behind `target` and, with FP8, behind `e4m3`.
+// Writes `count` of a warp's OWN rows of a tile, from row `first` on, in whole chunks: `at`
+// elements behind `target` and, with FP8, behind `e4m3`.
 template <int ROWS, int OWN>
 __device__ __forceinline__ void write_rows(int tile, int first, element* target, long long at,
     int stride, int count, unsigned char* e4m3, Slot* slot) {

@@ -185,8 +185,8 @@ inverse_rms(const float* squares, float epsilon, int row, int rows) {
 }
 
 // Writes this warp's 16 rows of 64 results; `target(i)` is where row i goes, or null. Those in
-// bfloat16 go by way of a panel, so that whole rows go out. There they overwrite the warp's own rows
-// of the left factor, which no other warp's products read: others may still be at the last of them.
+// bfloat16 go by way of a panel, so that whole rows go out. There they overwrite the warp's own
+// rows of the left factor, which no other warp's products read: others may still be at the last.
 template <typename Target>
 __device__ __forceinline__ void
 store_rows(const float (*x)[4], int panel, const Target& target) {
