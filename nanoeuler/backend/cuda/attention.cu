@@ -51,8 +51,8 @@ static_assert(FORWARD_THREADS == QUERIES * 2 * KEY_GROUPS, "a warp owns 16 rows"
 constexpr int SHARE = HEAD_BLOCKS / KEY_GROUPS;
 
 // Puts together what `used` groups of THREADS found, those that have keys. Group g leaves with
-// SHARE blocks of columns, from g · SHARE on, and with `top` and `total` of all groups. To be called
-// by every thread.
+// SHARE blocks of columns, from g · SHARE on, and with `top` and `total` of all groups. To be
+// called by every thread.
 template <int THREADS>
 __device__ __forceinline__ void put_together(float (&share)[SHARE][4],
     const float (&sums)[HEAD_BLOCKS][4], float (&top)[2], float (&total)[2], float factor,
