@@ -1,12 +1,13 @@
 """What the benchmarks beside PyTorch share: a line about the machine, medians with their range."""
 
 import numpy as np
-import torch
 
 from nanoeuler import provenance
 
 
 def about(threads: int) -> str:
+    import torch  # not for those who only want `spread`
+
     found = provenance.collect()
     versions = ", ".join(f"{name} {found['packages'][name]}" for name in ("numpy", "numba"))
     versions += f", torch {torch.__version__}"
