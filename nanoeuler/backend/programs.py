@@ -48,6 +48,6 @@ class Feed:
         self.arrays: list[Array] = arrays
 
     def load(self, *arrays: np.ndarray) -> None:
-        """The arrays of the next run. A device copies them while it is still at work on the last
+        """The arrays of the next run. A device may copy them while it is still at work on the last
         one."""
         self.arrays = list(arrays)
