@@ -62,11 +62,15 @@ make_venv() {
             "(on Debian and Ubuntu: apt install python3-venv), or install uv" >&2
         return 1
     fi
+    install_lock pip -m pip || true
 }
 
 with_pip() {
-    .venv/bin/python -m pip --version >/dev/null 2>&1 || make_venv
-    install_lock pip -m pip || true
+    if .venv/bin/python -m pip --version >/dev/null 2>&1; then
+        install_lock pip -m pip || true
+    else
+        make_venv
+    fi
     for lock in "${locks[@]}"; do
         install_lock "$lock" -m pip
     done
