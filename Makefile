@@ -18,7 +18,7 @@ EXTRAS :=
 MINUTES := 60
 KILLS := 200
 
-.PHONY: demo test lint fuzz torture install lock clean
+.PHONY: demo test lint types workflow-style fuzz torture install lock clean
 
 demo: .venv/core.stamp
 	$(BIN)/snakemake --cores all
@@ -29,10 +29,16 @@ test: lint
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest \
 	  --numprocesses logical --dist loadfile --no-loadscope-reorder
 
+# mypy takes longer than all else.
 lint: .venv/dev.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	@$(MAKE) --no-print-directory --jobs 2 types workflow-style
+
+types:
 	$(BIN)/mypy
+
+workflow-style:
 	$(BIN)/snakefmt --check Snakefile workflow
 	$(BIN)/snakemake --lint
 

@@ -31,24 +31,48 @@ newest_python() {
     return 1
 }
 
-with_pip() {
-    if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
-        local python
-        python=$(newest_python)
-        rm -rf .venv
-        if ! "$python" -m venv .venv; then
-            rm -rf .venv
-            echo "$python cannot make a virtual environment: install its venv module" \
-                "(on Debian and Ubuntu: apt install python3-venv), or install uv" >&2
-            return 1
-        fi
+# The wheel of pip that comes with a Python. It runs as it is.
+bundled_pip() {
+    "$1" -c '
+import ensurepip, pathlib, sysconfig
+bundled = pathlib.Path(ensurepip.__file__).parent / "_bundled"
+folder = pathlib.Path(sysconfig.get_config_var("WHEEL_PKG_DIR") or bundled)
+print(max(folder.glob("pip-*.whl")))' 2>/dev/null
+}
+
+install_lock() { # name of a lock, then the pip to run; a lock leaves no dependency out
+    .venv/bin/python "${@:2}" install --quiet --disable-pip-version-check --no-compile --no-deps \
+        --require-hashes -r "requirements/$1.txt"
+}
+
+# The pip that comes with Python 3.11 takes twice as long as the locked one, and four seconds to be
+# installed first. If no other can be had, it does, too.
+make_venv() {
+    local python wheel
+    python=$(newest_python)
+    rm -rf .venv
+    if wheel=$(bundled_pip "$python") && "$python" -m venv --without-pip .venv &&
+        install_lock pip "$wheel/pip"; then
+        return
     fi
-    # The pip that comes with Python 3.11 takes twice as long. If no other can be had, it does, too.
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile \
-        --require-hashes -r requirements/pip.txt || true
+    rm -rf .venv
+    if ! "$python" -m venv .venv; then
+        rm -rf .venv
+        echo "$python cannot make a virtual environment: install its venv module" \
+            "(on Debian and Ubuntu: apt install python3-venv), or install uv" >&2
+        return 1
+    fi
+    install_lock pip -m pip || true
+}
+
+with_pip() {
+    if .venv/bin/python -m pip --version >/dev/null 2>&1; then
+        install_lock pip -m pip || true
+    else
+        make_venv
+    fi
     for lock in "${locks[@]}"; do
-        .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile \
-            --require-hashes -r "requirements/$lock.txt"
+        install_lock "$lock" -m pip
     done
     .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
         --no-build-isolation -e .

@@ -20,7 +20,7 @@ FIRST = [
     f"{name}.py"
     for name in (
         *("test_train", "test_kernel_sources"),
-        *("test_readme", "test_slurm", "test_interruption", "test_lessons"),
+        *("test_readme", "test_slurm", "test_interruption", "test_lessons", "test_cluster"),
         *("test_ranks", "test_resume", "test_dag", "test_compiling", "test_long_words"),
     )
 ]
