@@ -98,8 +98,8 @@ struct Tile {
 // weight from `first` on and, behind them, 64 from `second` on; over INPUTS. To be called by every
 // thread; computing warps call `prepare` while they wait for the first stage.
 //
-// A step takes less than 300 cycles. So loops are unrolled over the stages, whose addresses are
-// then known: with a remainder to compute in every step, the narrower tiles took a third longer.
+// A step of the narrow tiles takes some 200 cycles. So loops are unrolled over the stages, whose
+// addresses are then known: a remainder to compute in every step made it half as long again.
 template <int INPUTS, typename Tile, typename Prepare>
 __device__ __forceinline__ void multiply(float (&sums)[Tile::COLUMNS / 8][4], const Maps& maps,
     int row, int first, int second, const Prepare& prepare) {
