@@ -16,6 +16,7 @@ LEFT_OUT = {
     "train": "starts a run of minutes",
     "check": "takes a minute",
     "sample": "its default is a large sample",
+    "serve": "does not end by itself; the campaign of requests has a server",
 }
 WRITTEN = ("output", "record", "log", "metrics", "items", "table", "card")
 """Options with a path that a stage writes."""

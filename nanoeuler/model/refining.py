@@ -9,6 +9,7 @@ no small step of anything. Its first copy has twice the output weights, so that 
 step; its second copy has none, and adds nothing until it is trained.
 """
 
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -66,7 +67,7 @@ def refine_folder(folder: Path, output: Path) -> ModelConfig:
 
     Raises `UserError` when the model is damaged, or `output` is its folder.
     """
-    if output.resolve() == folder.resolve():
+    if os.path.realpath(output) == os.path.realpath(folder):  # also of links in a circle
         raise UserError(f"{output}: the model itself lies there; give another folder")
     model = load_model(folder)
     origin = sha256_file(model.tokenizer_path.with_name(WEIGHTS))

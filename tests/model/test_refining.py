@@ -147,3 +147,10 @@ def test_the_command_writes_a_deeper_model_folder(tmp_path, capsys):
     assert main(["refine", str(output), "--output", f"{tmp_path}/x/../deeper"]) == 1
     assert "the model itself lies there" in capsys.readouterr().err
     assert load_model(output).config == refined(config)
+    (tmp_path / "loop").symlink_to("loop")
+    for paths in (("loop", "new"), ("model", "loop"), ("model", "loop/in")):
+        model_folder, target = (str(tmp_path / path) for path in paths)
+        assert main(["refine", model_folder, "--output", target]) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("error  ")
+        assert "loop" in line
