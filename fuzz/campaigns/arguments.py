@@ -17,6 +17,7 @@ LEFT_OUT = {
     "check": "takes a minute",
     "sample": "its default is a large sample",
     "serve": "does not end by itself; the campaign of requests has a server",
+    "watch": "waits for a run to end",
 }
 WRITTEN = ("output", "record", "log", "metrics", "items", "table", "card")
 """Options with a path that a stage writes."""
