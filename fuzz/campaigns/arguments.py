@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -73,6 +74,8 @@ class Arguments(Campaign):
         (inside / "link").symlink_to("precious")
         (inside / "loop").symlink_to("loop")
         os.chdir(inside)
+        # what a model says goes to a pipe as it is, and to a terminal without control characters
+        sys.stdout.isatty = lambda: True  # type: ignore[method-assign]
         try:
             command(*self.argv(mutate))
         finally:

@@ -72,20 +72,31 @@ def is_file_name(word: str) -> bool:
 
 
 def check(files: Iterable[str], stages: Iterable[str]) -> None:
-    """Raise `UserError` for a file that is not there, and for a stage that does not exist."""
-    runs = (file for file in Path("config").glob("*.yaml") if "\nrun:" in f"\n{file.read_text()}")
+    """Raise `UserError` for a file that is not there or is damaged, of which Snakemake would not
+    say where, and for a stage that does not exist."""
+    from nanoeuler.config.yaml_file import read_keys
+
+    runs = filter(names_run, Path("config").glob("*.yaml"))
     there = sorted(map(str, [*runs, *Path().glob("results/*/*.yaml")]))
     for file in files:
         if not Path(file).is_file():
             near = difflib.get_close_matches(file, there, n=1)
             meant = f"did you mean {near[0]}?" if near else "give a configuration's path"
             raise UserError(f"{file}: no such file; {meant}")
+        read_keys(file)
     for stage in stages:
         if stage not in STAGES:
             known = {Path(file).stem: file for file in there} | {name: name for name in STAGES}
             near = difflib.get_close_matches(stage, known, n=1)
             meant = f"did you mean {known[near[0]]}?" if near else f"there are {', '.join(STAGES)}"
             raise UserError(f"run: there is no stage {stage!r}; {meant}")
+
+
+def names_run(file: Path) -> bool:
+    try:
+        return b"\nrun:" in b"\n" + file.read_bytes()
+    except OSError:
+        return False
 
 
 def find_snakefile() -> Path:

@@ -12,7 +12,7 @@ from nanoeuler.config.section import FORM_OF_NAME, NAME
 from nanoeuler.config.settings import Configuration
 from nanoeuler.config.sources import Sources
 from nanoeuler.config.validation import check, locate
-from nanoeuler.config.yaml_file import Key, read_yaml
+from nanoeuler.config.yaml_file import Key, read_keys, read_yaml
 from nanoeuler.corpus.own_text import find_files
 from nanoeuler.errors import UserError, brief
 from nanoeuler.files import parse_json
@@ -30,13 +30,8 @@ def load_files(files: Sequence[str | Path], overrides: Mapping[str, Any] | None 
     merged: Config = {}
     locations: dict[Key, str] = {}
     for file in files:
-        content, found = read_yaml(file)
-        if not isinstance(content, dict | None):
-            raise UserError(
-                f"{file}: holds {type(content).__name__} instead of keys with values; "
-                "begin with a line such as `run: my-run`"
-            )
-        merge(merged, content or {})
+        content, found = read_keys(file)
+        merge(merged, content)
         locations |= found
     merge(merged, overrides or {})
     for key in keys_in(overrides or {}):

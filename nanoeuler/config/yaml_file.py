@@ -79,6 +79,17 @@ def read_yaml(path: str | Path) -> tuple[Any, dict[Key, str]]:
         raise UserError(f"{path}: not valid YAML: {problem}; correct it there") from error
 
 
+def read_keys(path: str | Path) -> tuple[dict[Any, Any], dict[Key, str]]:
+    """`read_yaml` of a file that holds keys with values; raises `UserError` for any other."""
+    content, locations = read_yaml(path)
+    if not isinstance(content, dict | None):
+        raise UserError(
+            f"{path}: holds {type(content).__name__} instead of keys with values; "
+            "begin with a line such as `run: my-run`"
+        )
+    return content or {}, locations
+
+
 def compose(text: str) -> yaml.Node | None:
     """The tree of a document; None if it is empty."""
     if "\t" not in text:  # libyaml forgives some tabs

@@ -61,6 +61,26 @@ def test_a_slip_is_met_by_what_was_meant(command, checkout, monkeypatch):
     assert main(["run", "-n"]) == 2  # an option of Snakemake, which goes behind --
 
 
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"run: mine\nsft: [1\n", "line 3: not valid YAML"),
+        (b"\xff\xfe\x00", "not UTF-8 text"),
+        (b"- run: mine\n", "holds list instead of keys with values"),
+    ],
+)
+def test_a_damaged_configuration_is_told_without_snakemake(
+    command, checkout, monkeypatch, content, sentence
+):
+    monkeypatch.chdir(checkout.path)
+    (checkout.path / "config/broken.yaml").write_bytes(content)
+    status, _, shown = command("run", "config/broken.yaml")
+    assert (status, len(shown.splitlines())) == (1, 1)
+    assert shown.startswith("error  config/broken.yaml")
+    assert sentence in shown
+    assert "there is no stage 'pretran'" in command("run", "pretran")[2]  # it is read for that
+
+
 def test_ctrl_c_before_the_first_job_ends_in_a_sentence():
     program = "from nanoeuler.config import endings; endings.end_in_sentences(); raise {}"
     said = {}
@@ -73,7 +93,7 @@ def test_ctrl_c_before_the_first_job_ends_in_a_sentence():
 
 def test_errors_of_a_snakemake_that_is_to_be_quiet_are_told_in_a_line(checkout):
     checkout.write("torn.yaml", "run: trial\nfoo: [\n")
-    torn = run(checkout, "torn.yaml", "--", "--quiet", "all")
+    torn = run(checkout, "--", "--quiet", "all", "--configfile", "torn.yaml")  # read by Snakemake
     assert torn.returncode == 1
     [error] = [line for line in torn.stderr.splitlines() if line.startswith("error  ")]
     assert "Config file is not valid JSON or YAML" in error
