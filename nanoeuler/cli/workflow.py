@@ -93,6 +93,7 @@ def check(files: Iterable[str], stages: Iterable[str]) -> None:
 
 
 def names_run(file: Path) -> bool:
+    """Does it set `run`, as the configuration of a run does?"""
     try:
         return b"\nrun:" in b"\n" + file.read_bytes()
     except OSError:

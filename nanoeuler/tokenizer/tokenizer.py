@@ -85,15 +85,11 @@ class Tokenizer:
         """
         tokens = self.vocabulary.tokens
         listed = ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
-        if listed:
-            if isinstance(ids, np.ndarray):  # which takes a tenth of the time
-                lowest, highest = int(ids.min()), int(ids.max())
-            else:
-                lowest, highest = min(listed), max(listed)
-            if not 0 <= lowest <= highest < len(tokens):
-                raise ValueError(
-                    f"ids from {lowest} to {highest} do not fit a vocabulary of {len(tokens)} ids"
-                )
+        if listed and not 0 <= min(listed) <= max(listed) < len(tokens):
+            raise ValueError(
+                f"ids from {min(listed)} to {max(listed)} "
+                f"do not fit a vocabulary of {len(tokens)} ids"
+            )
         content = b"".join(map(tokens.__getitem__, listed))
         if not continues and self.adds_space:
             return content.removeprefix(b" ")

@@ -1,7 +1,7 @@
 // The product of a tile of tokens with rows of a weight on Hopper, for kernels that take what is in
-// front of it and behind it along: a group of four warps computes 64 tokens, and one thread more
-// loads boxes by the copy engine into a ring of stages, the first weights before the kernel in front
-// has ended (overlap.cuh).
+// front of it and behind it along. A group of four warps computes 64 tokens. One thread more loads
+// boxes by the copy engine into a ring of stages, the first weights before the kernel in front has
+// ended (overlap.cuh).
 #include "matrix_units.cuh"
 #include "tensor_copy.cuh"
 #include "overlap.cuh"

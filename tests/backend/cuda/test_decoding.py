@@ -274,48 +274,6 @@ def test_recorded_work_keeps_its_memory_when_more_rows_take_more():
     assert few.continuations == expected
 
 
-FEED_SIZES = 64, 1 << 15
-"""Numbers that go straight to the stream, and that wait beside it."""
-
-
-@pytest.mark.parametrize("size", FEED_SIZES)
-def test_pinned_memory_is_given_to_others_only_when_no_copy_writes_to_it(size):
-    import cupy
-
-    backend = engine("fp32")
-    backend.enter_thread()
-    slow, array = cupy.ones((8192, 8192), np.float32), cupy.full(size, 7, np.int32)
-    copy = backend.host_copy(array)
-    memory = copy.pinned.ctypes.data
-    for _ in range(10):
-        slow @ slow
-    copy.start()
-    del copy
-    feed = backend.feed([np.zeros(size, np.int32)])
-    assert feed.address == memory
-    feed.load(np.arange(size, dtype=np.int32))
-    feed.deliver(backend.stream)
-    np.testing.assert_array_equal(backend.to_host(feed.arrays[0]), np.arange(size))
-
-
-@pytest.mark.parametrize("size", FEED_SIZES)
-def test_what_is_loaded_next_does_not_reach_work_that_was_asked_for_before(size):
-    import cupy
-
-    backend = engine("fp32")
-    backend.enter_thread()
-    slow, feed = cupy.ones((8192, 8192), np.float32), backend.feed([np.zeros(size, np.int32)])
-    seen = []
-    for number in range(4):
-        feed.load(np.full(size, number, np.int32))
-        feed.deliver(backend.stream)
-        for _ in range(3):
-            slow @ slow
-        seen.append(feed.arrays[0].copy())
-    for number, array in enumerate(seen):
-        np.testing.assert_array_equal(backend.to_host(array), number)
-
-
 def test_a_cache_that_is_gone_leaves_its_memory_and_its_graphs_to_the_next():
     backend = engine("bf16")
     model = Transformer(ODD, backend.from_host(initial_parameters(ODD, 1)), backend)

@@ -45,10 +45,11 @@ class Module:
 
 
 class Driver:
-    """Notes launches: grid, threads, bytes of shared memory, attributes, addresses of arguments."""
+    """Notes launches: grid, threads, bytes of shared memory, number of attributes, arguments."""
 
     def __init__(self):
         self.launches = []
+        self.kinds = ()  # C's types of the arguments
 
     def cuLaunchKernelEx(self, launch, function, pointers, extra):
         configuration = ctypes.cast(launch, ctypes.POINTER(LaunchConfiguration)).contents
@@ -59,10 +60,8 @@ class Driver:
         self.launches.append((*shape, configuration.attribute_count, self.read(pointers)))
         return 0
 
-    kinds = ()
-
     def read(self, pointers):
-        values = [kind.from_address(at) for kind, at in zip(self.kinds, pointers, strict=False)]
+        values = [kind.from_address(at) for kind, at in zip(self.kinds, pointers, strict=True)]
         return [value.raw if hasattr(value, "raw") else value.value for value in values]
 
 
@@ -88,15 +87,15 @@ def make_kernels(monkeypatch, driver):
 
 
 def test_a_source_is_compiled_once_and_a_kernel_loaded_once(make_kernels, driver):
-    kernels = make_kernels()
+    kernels, driver.kinds = make_kernels(), (ctypes.c_int32,)
     for _ in range(3):
         kernels.launch(ROPE, "rope", 5, 256, 1)
         kernels.launch(ROPE, "other", (5, 2), 32, 1)
     (compiled,) = Module.made
     assert list(compiled.functions) == ["rope", "other"]
     assert driver.launches == 3 * [
-        ([5, 1, 1], [256, 1, 1], 0, 0, []),
-        ([5, 2, 1], [32, 1, 1], 0, 0, []),
+        ([5, 1, 1], [256, 1, 1], 0, 0, [1]),
+        ([5, 2, 1], [32, 1, 1], 0, 0, [1]),
     ]
 
 
