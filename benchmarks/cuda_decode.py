@@ -6,16 +6,19 @@ Both sides run on one GPU in turns, each in a process of its own, in bf16, with 
 Each round reads a prompt of half the context and writes tokens until the context is full, a token
 of every row at a time, until its ids are on the host. Ours samples on the device (temperature 0.7,
 top-p 0.95). PyTorch takes the likeliest token, which costs it less: compiled layers (torch.compile)
-over a static cache, one CUDA graph a token, the chosen ids fed back on the device. Reading a prompt
-ends with a token on the host, too; ours is also read as the first of its length, before anything is
-recorded. Printed are medians over the rounds with their range. Takes about a minute and a half,
-most of it for torch.compile.
+over a static cache, one CUDA graph a token, the chosen ids fed back on the device.
+
+Reading a prompt ends with a token on the host, too; ours is also read as the first of its length,
+before anything is recorded. Each side reads some prompts in a row, as the GPU takes its time to
+change to the other's process. Printed are medians over the rounds with their range. Takes about a
+minute and a half, most of it for torch.compile.
 """
 
 import argparse
 import multiprocessing
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -35,6 +38,7 @@ TimedReader = Callable[[], tuple[float, np.ndarray]]
 """Seconds, and the token behind the prompt."""
 
 WARM_UP = 4  # tokens before the clock runs: graphs are recorded
+IN_A_ROW = 11  # prompts, of which the first is not counted
 
 
 class Ours:
@@ -71,7 +75,7 @@ class Ours:
             self.model.buffers.kept.clear()
             return read()
 
-        return lambda: timed(read), lambda: timed(first)
+        return lambda: in_a_row(read), lambda: in_a_row(first)
 
 
 class Peer:
@@ -81,9 +85,16 @@ class Peer:
     def __init__(self, config: ModelConfig, parameters: np.ndarray):
         context = multiprocessing.get_context("spawn")
         self.pipe, other = context.Pipe()
-        process = context.Process(target=answer, args=(other, config, parameters), daemon=True)
-        process.start()
+        self.process = context.Process(target=answer, args=(other, config, parameters))
+        self.process.start()
         self.version = self.pipe.recv()
+
+    def __enter__(self) -> "Peer":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.pipe.send(None)
+        self.process.join()
 
     def ask(self, *request: Any) -> Any:
         self.pipe.send(request)
@@ -91,35 +102,39 @@ class Peer:
 
     def writer(self, prompts_BT: np.ndarray, count: int) -> Callable[[], float]:
         self.ask("writer", prompts_BT, count)
-        return lambda: self.ask("run")[1]
+        return lambda: self.ask("write")
 
     def reader(self, prompt_BT: np.ndarray) -> TimedReader:
         self.ask("reader", prompt_BT)
-        return lambda: self.ask("run")
+        return lambda: self.ask("read")
 
 
 def answer(pipe: Connection, config: ModelConfig, parameters: np.ndarray) -> None:
-    """Prepares what is asked for, and sends what `timed` says of it."""
+    """Does what is asked for until that is None."""
     import torch
     from pytorch_decoding import Decoder
 
     peer = Decoder(config, parameters)
     pipe.send(torch.__version__)
     action: Callable[[], Any] = list
-    while True:
-        what, *arguments = pipe.recv()
-        if what == "run":
-            pipe.send(timed(action))
+    for what, *arguments in iter(pipe.recv, None):
+        if what == "write":
+            pipe.send(action())
+        elif what == "read":
+            pipe.send(in_a_row(action))
         else:
             action = getattr(peer, what)(*arguments)
             pipe.send(None)
 
 
-def timed(action: Callable[[], Any]) -> tuple[float, Any]:
-    """Its seconds, and what it returns."""
-    began = time.perf_counter()
-    result = action()
-    return time.perf_counter() - began, result
+def in_a_row(read: Callable[[], np.ndarray]) -> tuple[float, np.ndarray]:
+    """The median of a read's seconds, and what it returns."""
+    seconds = []
+    for _ in range(IN_A_ROW):
+        began = time.perf_counter()
+        tokens = read()
+        seconds.append(time.perf_counter() - began)
+    return float(np.median(seconds[1:])), tokens
 
 
 def main() -> None:
@@ -130,41 +145,48 @@ def main() -> None:
     parser.add_argument("--alone", action="store_true", help="without the peer")
     options = parser.parse_args()
     config = ModelConfig.from_dict({"preset": options.preset})
-    parameters, random = initial_parameters(config, 1), np.random.default_rng(1)
-    ours, peer = Ours(config, parameters), None if options.alone else Peer(config, parameters)
-    half = config.context // 2
+    parameters = initial_parameters(config, 1)
+    ours = Ours(config, parameters)
+    with nullcontext() if options.alone else Peer(config, parameters) as peer:
+        compare(ours, peer, config, options.rows, options.rounds)
+
+
+def compare(
+    ours: Ours, peer: Peer | None, config: ModelConfig, every_rows: list[int], rounds: int
+) -> None:
+    """Print what both take, in turns."""
+    random, half = np.random.default_rng(1), config.context // 2
     device = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
     print(
         f"{device}, torch {peer.version if peer else 'not used'}, CuPy {cupy.__version__};"
-        f" {options.preset}, {parameter_count(config):,} parameters, bf16"
+        f" a model of {parameter_count(config):,} parameters, bf16"
     )
     print(
         f"ms per token behind {half} to {config.context} cached tokens,"
-        f" {options.rounds} rounds: median (least … most)"
+        f" {rounds} rounds: median (least … most)"
     )
-    for rows in options.rows:
+    for rows in every_rows:
         prompts = random.integers(1, config.vocab_size, (rows, half))
         ours.write(prompts, half, Sampling())
         theirs = peer and peer.writer(prompts, half)
         times = np.array(
             [
                 [ours.write(prompts, half, Sampling())[0], theirs() if theirs else np.nan]
-                for _ in range(options.rounds)
+                for _ in range(rounds)
             ]
         )
         report(f"batch {rows}", times)
     prompt = random.integers(1, config.vocab_size, (1, config.context))
     recorded, first = ours.readers(prompt)
     readers = [recorded, *([peer.reader(prompt)] if peer else [])]
-    for _ in range(3):
-        tokens = [read()[1] for read in readers]
-    times = np.full((3 * options.rounds, 2), np.nan)
+    times = np.full((rounds, 2), np.nan)
     for row in times:
-        row[: len(readers)] = [read()[0] for read in readers]
+        found = [read() for read in readers]
+        row[: len(readers)] = [seconds for seconds, _ in found]
     report(f"a prompt of {config.context}", times)
-    times = np.array([[first()[0], np.nan] for _ in range(3 * options.rounds)])
+    times = np.array([[first()[0], np.nan] for _ in range(rounds)])
     report("its first time", times)
-    print(f"first token of each: {[int(each[0]) for each in tokens]}")
+    print(f"first token of each: {[int(tokens[0]) for _, tokens in found]}")
 
 
 def report(what: str, times: np.ndarray) -> None:

@@ -231,15 +231,15 @@ class ContextWindow:
             for row in slid:
                 self.model.extend(self.cache.row(row), np.array([pending[row][:-1]]))
                 pending[row] = pending[row][-1:]
-        counts = np.array([len(tokens) for tokens in pending], np.int32)
-        width = int(counts.max())
+        counts = [len(tokens) for tokens in pending]
+        width = max(counts)
         if width > 1 and isinstance(self.model.backend, ChoosingBackend):
             # a device records what it reads: more prompts are of one length
             width = round_up(width, PROMPT_MULTIPLE)
         padded = np.zeros((len(pending), width), np.int32)
         for row, tokens in enumerate(pending):
             padded[row, : len(tokens)] = tokens
-        return padded, counts
+        return padded, np.array(counts, np.int32)
 
     def append(self, row: int, new: Sequence[int]) -> Sequence[int]:
         """Append `new` to a row's tokens and return those that the cache still lacks.
@@ -294,10 +294,11 @@ def check_drafts(
         for row, each in enumerate(drafts):
             padded[row, : len(each.ids)] = each.ids[:M]
         tokens = np.hstack([tokens, padded])
-        normed = model.append(cache, tokens, every=True)  # (B · T, D)
+        norm = model.append(cache, tokens, every=True)  # of B · T rows
     else:
-        normed = model.append(cache, tokens, counts)
-    logits = model.backend.to_host(model.first_logits(normed))
+        norm = model.append(cache, tokens, counts)
+    model.backend.norm(norm)
+    logits = model.backend.to_host(model.first_logits(norm.out_ND))
     positions = [position + t for position in np.asarray(positions_B).tolist() for t in range(T)]
     chosen = choose(logits, sampling, positions, allowed_V).reshape(B, T).tolist()
     last, taken, following = [], [], []
@@ -313,7 +314,7 @@ def check_drafts(
         texts[row].extend(ids)
         following.append(Drafts.of_text(texts[row], speculation))
     if speculation.heads > 0 and not all(each.ids for each in following):
-        last_BD = model.backend.gather(normed, np.array(last))
+        last_BD = model.backend.gather(norm.out_ND, np.array(last))
         logits = model.backend.to_host(model.further_logits(last_BD, speculation.heads))
         by_heads = np.where(allowed_V, logits, -np.inf).argmax(axis=2).tolist()
         pairs = zip(following, by_heads, strict=True)

@@ -104,15 +104,18 @@ def lay_out_pass(
 def lay_out_stream(
     arena: Arena, config: ModelConfig, ops: Backend, batch: int, length: int
 ) -> PassBuffers:
-    """Of such a pass the residual stream alone, for an engine's op that computes all blocks."""
-    N, points = batch * length, 1 + len(known_blocks(config))
+    """Of such a pass the residual stream alone, in front of the first block and behind the last.
+
+    For an engine's op that computes all blocks.
+    """
+    N = batch * length
     x = arena.empty((N, config.dim), ops.residual)
     inverse_rms = arena.empty((N,), ops.dtype)
     no_offset = arena.empty((batch,), np.dtype(np.int32))
     normed = arena.empty((N, config.dim), ops.activation)
     stream = StreamBuffers(normed, None, None, None)
-    every = [x] * points, [inverse_rms] * points, stream, [None] * (points - 1)
-    return PassBuffers(batch, length, *every, no_offset, 0, None)
+    points = [x] * 2, [inverse_rms] * 2
+    return PassBuffers(batch, length, *points, stream, [], no_offset, 0, None)
 
 
 def make_buffers(
@@ -135,6 +138,8 @@ def make_buffers(
         return lay_out_pass(arena, config, ops, batch, length, **kind)
 
     buffers = in_one_block(lay_out, ops)
+    if stream_only:
+        norm_weights = norm_weights[0], norm_weights[-1]
     points = zip(buffers.points, norm_weights, buffers.inverse_rms, strict=True)
     for x, (weight, bias), inverse_rms in points:
         written = config.norm_epsilon, buffers.stream.normed, inverse_rms

@@ -2,13 +2,14 @@
 
 import copy
 import itertools
+import operator
 import weakref
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nanoeuler.backend.capabilities import FusingBackend
-from nanoeuler.backend.records import Array, CacheSlots, DecodeStep
+from nanoeuler.backend.records import CacheSlots, DecodeStep, Norm
 from nanoeuler.model.blocks.block import Rows
 from nanoeuler.model.config import round_up
 
@@ -24,9 +25,9 @@ IDLE_TOKENS = 4096
 """The memory of caches that are gone is kept for this many tokens of all rows together, and the
 newest in any case: a reply after the next one may have its shape."""
 
-STEP_TOKENS = 2048
+STEP_TOKENS = 2560
 """A cache keeps steps for this many tokens of all rows together: for one token each, and for
-prompts of some lengths."""
+prompts; one row's may have each multiple of 64 tokens up to 512."""
 
 
 class CacheMemory:
@@ -86,34 +87,37 @@ class Cache:
         counts: np.ndarray | None,
         *,
         every: bool = False,
-    ) -> Array:
+    ) -> Norm:
         """See `Transformer.append`."""
         tokens = np.asarray(tokens, np.int32)
         B, n = tokens.shape
-        is_whole = counts is None
-        counts = np.full(B, n, np.int32) if is_whole else np.asarray(counts, np.int32)
-        if len(self.lengths) != B or not (is_whole or 1 <= counts.min() <= counts.max() <= n):
+        new = [n] * B if counts is None else np.asarray(counts).tolist()
+        if not len(self.lengths) == B == len(new) or not 1 <= min(new) <= max(new) <= n:
             raise ValueError(
-                f"tokens of shape {tokens.shape} with counts {counts.tolist()} do not fit a cache "
+                f"tokens of shape {tokens.shape} with counts {new} do not fit a cache "
                 f"of {len(self.lengths)} rows"
             )
-        if int((self.lengths + counts).max()) > self.capacity:
+        held = self.lengths.tolist()
+        if max(map(operator.add, held, new)) > self.capacity:
             raise ValueError(
-                f"the cache holds {self.capacity} tokens a row; it has {self.lengths.tolist()} "
-                f"and {counts.tolist()} more do not fit"
+                f"the cache holds {self.capacity} tokens a row; it has {held} "
+                f"and {new} more do not fit"
             )
         if n > 1 and not every:
             tokens = padded(model, self.memory, tokens)
             n = tokens.shape[1]
         step = self.step(model, n)
         step.run(tokens, self.lengths)
-        self.lengths += counts
-        normed = step.buffers.stream.normed
+        self.lengths += np.array(new, np.int32)
+        norm = step.buffers.norms[-1]
         if every or n == 1:
-            return normed
+            return norm
         if B == 1:
-            return normed[counts[0] - 1 : counts[0]]
-        return model.backend.gather(normed, np.arange(B) * n + counts - 1)
+            last_BD = norm.x_ND[new[0] - 1 : new[0]]
+        else:
+            last_BD = model.backend.gather(norm.x_ND, np.arange(B) * n + np.array(new) - 1)
+        out_BD, inverse_rms_B = norm.out_ND[:B], norm.inverse_rms_N[:B]
+        return norm._replace(x_ND=last_BD, out_ND=out_BD, inverse_rms_N=inverse_rms_B)
 
     def step(self, model: "Transformer", tokens: int) -> "CacheStep":
         """The step that appends `tokens` to every row; the ones used last are kept."""
@@ -184,13 +188,13 @@ class CacheStep:
         model.need_positions(memory.capacity + tokens)
         shape = rows, tokens
         ids, positions = (np.zeros(shape, np.int32) for _ in range(2))
-        stream_only = is_fused(model, rows, tokens)
-        self.buffers = buffers = model.buffers(rows, tokens, stream_only=stream_only)
+        fused = is_fused(model, rows, tokens)
+        self.buffers = buffers = model.buffers(rows, tokens, stream_only=fused)
         self.feed = feed = model.backend.feed([ids, positions, np.zeros(rows, np.int32)])
         self.arange = np.arange(tokens, dtype=np.int32)
         starts = model.backend.zeros(shape, np.int32)
         slots, table = memory.part(slice(0, rows)), model.rope_table
-        decode = decode_step(model, buffers, slots)
+        decode = decode_step(model, buffers, slots) if fused else None
         # the model may hold this step, by way of the memory of a cache that is gone
         weak_model = weakref.proxy(model)
 
@@ -199,8 +203,6 @@ class CacheStep:
             weak_model.embed(ids.reshape(-1), positions.reshape(-1), buffers)
             new = Rows(positions.reshape(-1), starts, offset, table)
             run_cached(weak_model, new, buffers, slots, decode)
-            if decode is not None:
-                weak_model.backend.norm(buffers.norms[-1])
 
         self.program = model.backend.program(work)
 
@@ -214,10 +216,8 @@ class CacheStep:
 
 def decode_step(
     model: "Transformer", buffers: "PassBuffers", slots: list[CacheSlots | None]
-) -> DecodeStep | None:
-    """New tokens as the engine's fused op takes them; None without such an op."""
-    if not is_fused(model, buffers.batch, buffers.length):
-        return None
+) -> DecodeStep:
+    """New tokens as the engine's fused op takes them."""
     x, lengths = buffers.norms[0].x_ND, buffers.no_offset
     return DecodeStep(x, lengths, model.rope_table, model.forms, model.weights.blocks, slots)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from nanoeuler.backend.records import Array
+from nanoeuler.backend.records import Array, Norm
 from nanoeuler.model.blocks.block import Rows
 from nanoeuler.model.cache import Cache, CacheMemory, decode_step, is_fused, run_cached
 
@@ -67,8 +67,9 @@ class Choices:
         self.model = weakref.proxy(model)
         self.allowed_V, self.rope_table = allowed_V, model.rope_table
         self.slots = memory.part(slice(0, B))
-        self.buffers = model.buffers(B, 1, stream_only=is_fused(model, B, 1))
-        self.decode = decode_step(model, self.buffers, self.slots)
+        fused = is_fused(model, B, 1)
+        self.buffers = model.buffers(B, 1, stream_only=fused)
+        self.decode = decode_step(model, self.buffers, self.slots) if fused else None
         ids, lengths, draws = np.zeros(B, np.int32), np.zeros(B, np.int32), np.zeros(B, np.int64)
         self.feed = backend.feed([ids, lengths, draws, np.zeros((B, 4), np.int64)])
         self.no_starts = backend.zeros((B, 1), np.int32)
@@ -99,9 +100,9 @@ class Choices:
             cache.lengths += 1
             self.ask()
         else:
-            normed = self.model.append(cache, tokens, counts)
+            norm = self.model.append(cache, tokens, counts)
             self.load([0], cache.lengths, samplings, draws_B)
-            self.model.backend.program(lambda: self.choose_behind(normed)).run()
+            self.model.backend.program(lambda: self.choose_behind(norm, None)).run()
             self.copy()
 
     def again(self, samplings: Sequence[SamplingSettings], draws_B: Sequence[int]) -> None:
@@ -124,11 +125,6 @@ class Choices:
             padded[: len(given)] = given
         self.feed.load(*whole)
 
-    def choose_behind(self, normed_BD: Array) -> None:
-        """Choose from the logits of a prompt that was just read."""
-        self.model.backend.linear(normed_BD, self.model.weights.first_head, self.logits)
-        self.choose(None)
-
     def ask(self) -> None:
         """Ask for another token of every row, behind the last one asked for."""
         self.program.run()
@@ -141,8 +137,13 @@ class Choices:
         model.embed(tokens, lengths, buffers)
         rows = Rows(lengths, self.no_starts, lengths, self.rope_table)
         run_cached(model, rows, buffers, self.slots, self.decode)
-        model.backend.next_logits(buffers.norms[-1], model.weights.first_head, self.logits)
-        self.choose(lengths)
+        self.choose_behind(buffers.norms[-1], lengths)
+
+    def choose_behind(self, norm: Norm, lengths_B: Array | None) -> None:
+        """Choose from the logits behind each row of the stream at `norm`."""
+        model = self.model
+        model.backend.next_logits(norm, model.weights.first_head, self.logits)
+        self.choose(lengths_B)
 
     def choose(self, lengths_B: Array | None) -> None:
         tokens, _, draws, settings = self.feed.arrays
@@ -196,8 +197,9 @@ class DraftedChoices(Choices):
         self.model = weakref.proxy(model)
         self.allowed_V, self.rope_table = allowed_V, model.rope_table
         self.slots = memory.part(slice(0, B))
-        self.buffers = model.buffers(B, T, stream_only=is_fused(model, B, T))
-        self.decode = decode_step(model, self.buffers, self.slots)
+        fused = is_fused(model, B, T)
+        self.buffers = model.buffers(B, T, stream_only=fused)
+        self.decode = decode_step(model, self.buffers, self.slots) if fused else None
         tokens, text_BS = np.zeros(B, np.int32), np.zeros((B, memory.capacity), np.int32)
         lengths, draws = np.zeros(B, np.int32), np.zeros(B, np.int64)
         drafted_BH = np.zeros((B, H), np.int32)

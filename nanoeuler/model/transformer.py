@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nanoeuler.backend.ops import Backend
-from nanoeuler.backend.records import Array, CacheSlots, ModelWeights, RopeTable
+from nanoeuler.backend.records import Array, CacheSlots, ModelWeights, Norm, RopeTable
 from nanoeuler.model.blocks.block import Rows
 from nanoeuler.model.buffers import KeptBuffers, PassBuffers
 from nanoeuler.model.cache import Cache, CacheMemory, new_cache
@@ -245,7 +245,9 @@ class Transformer:
         behind each row's last token, (rows, V), or with `every` behind every token, (rows, n, V);
         those past counts[b] mean nothing. Raises ValueError when a row would outgrow the cache.
         """
-        logits = self.first_logits(self.append(cache, tokens, counts, every=every))
+        norm = self.append(cache, tokens, counts, every=every)
+        self.backend.norm(norm)
+        logits = self.first_logits(norm.out_ND)
         return logits.reshape(*np.shape(tokens), self.config.vocab_size) if every else logits
 
     def append(
@@ -255,6 +257,7 @@ class Transformer:
         counts: np.ndarray | None = None,
         *,
         every: bool = False,
-    ) -> Array:
-        """`extend` without the head: what it reads, (rows, D), or (rows · n, D) with `every`."""
+    ) -> Norm:
+        """`extend` without the final norm and the head: the norm to be taken, of (rows, D), or of
+        (rows · n, D) with `every`."""
         return cache.append(self, tokens, counts, every=every)

@@ -50,9 +50,10 @@ from nanoeuler.backend.cuda.kernel_sources import (
     spread_shift,
 )
 from nanoeuler.backend.cuda.kernels import Argument, Kernels, blocks
+from nanoeuler.backend.cuda.packing import offsets
 from nanoeuler.backend.cuda.prompts import Prompts
 from nanoeuler.backend.cuda.scratch import Scratch
-from nanoeuler.backend.cuda.staging import DeviceFeed, DeviceHostCopy
+from nanoeuler.backend.cuda.staging import WORTH_WAITING, DeviceFeed, DeviceHostCopy, WaitingFeed
 from nanoeuler.backend.programs import Program
 from nanoeuler.backend.records import (
     AdamWConstants,
@@ -290,7 +291,10 @@ class CudaBackend(DecodingOps, BiasedOps):
     # ---- work as a whole
 
     def feed(self, arrays: list[np.ndarray]) -> DeviceFeed:
-        feed = DeviceFeed(arrays, self.stream, self.copying)
+        if offsets(arrays)[-1].stop <= WORTH_WAITING:
+            feed = DeviceFeed(arrays, self.stream)
+        else:
+            feed = WaitingFeed(arrays, self.stream, self.copying)
         self.feeds.add(feed)
         return feed
 
@@ -300,7 +304,7 @@ class CudaBackend(DecodingOps, BiasedOps):
         return GraphProgram(function, self, training=training, tuned=training and not once)
 
     def host_copy(self, array: Array) -> DeviceHostCopy:
-        return DeviceHostCopy(array, self.stream)
+        return DeviceHostCopy(array, self.kernels, self.sources.to_host())
 
     def enter_thread(self) -> None:
         cupy.cuda.Device(self.device.index).use()

@@ -40,17 +40,18 @@ FOLDER = Path(__file__).parent
 INCLUDE = re.compile(r'^#include "(\w+\.cuh)"$', re.MULTILINE)
 TYPES = {"float32": "float", "bfloat16": "bfloat16"}
 
-EXACT = ("adamw", "fp8", "losses", "preference", "sampling")
+EXACT = ("adamw", "fp8", "losses", "preference", "sampling", "to_host")
 """Kernels whose arithmetic is exact in every precision of the engine."""
 
 WITHOUT = {
-    "ACTIVATION": ("adamw", "drafts", "losses", "preference", "sampling"),
+    "ACTIVATION": ("adamw", "drafts", "losses", "preference", "sampling", "to_host"),
+    "WIDTH": ("to_host",),
     "RESIDUAL": (
         *("adamw", "cache", "cross_entropy", "decode_attention", "fp8", "gelu", "losses", "muon"),
-        *("preference", "rope", "sampling", "swiglu"),
+        *("preference", "rope", "sampling", "swiglu", "to_host"),
     ),
 }
-"""Kernels that no element type is compiled into, so that precisions share their machine code."""
+"""Kernels that this is not compiled into, so that precisions share their machine code."""
 
 WIDTH = 8
 """Elements of one memory access: 16 bytes of bfloat16, twice 16 of float32."""
@@ -270,6 +271,9 @@ class KernelSources:
     def losses(self) -> Source:
         return self.source("losses", THREADS=SUM_THREADS)
 
+    def to_host(self) -> Source:
+        return self.source("to_host", THREADS=ELEMENTWISE_THREADS)
+
     def preference(self) -> Source:
         return self.source("preference", THREADS=PAIR_THREADS)
 
@@ -398,6 +402,7 @@ class KernelSources:
             *([] if self.exact else self.quantizing(dim, vocab_size)),
             self.fp8(),
             self.losses(),
+            self.to_host(),
             self.preference(),
             self.adamw(),
             self.muon(),

@@ -7,6 +7,8 @@ import cupyx
 import numpy as np
 from cupy import ndarray as Array
 
+from nanoeuler.backend.cuda.kernel_sources import ELEMENTWISE_THREADS, Source
+from nanoeuler.backend.cuda.kernels import Kernels, blocks
 from nanoeuler.backend.cuda.packing import offsets, views
 from nanoeuler.backend.programs import Feed, HostCopy
 
@@ -16,31 +18,15 @@ def hold_pinned(owner: object, arrived: cupy.cuda.Event) -> None:
     weakref.finalize(owner, arrived.synchronize).atexit = False
 
 
-WORTH_WAITING = 1 << 16
-"""Bytes: a copy of fewer takes less time on the stream than the events that take it off."""
-
-
 class DeviceFeed(Feed):
-    """Arrays in one flat array of the device, copied there from pinned memory.
+    """Arrays in one flat array of the device, copied there from pinned memory."""
 
-    Large ones wait beside it: they are copied while the stream may still read the last content.
-    """
-
-    def __init__(
-        self, arrays: list[np.ndarray], stream: cupy.cuda.Stream, copying: cupy.cuda.Stream
-    ):
-        """`copying` is the stream on which large arrays come from the host."""
-        parts = offsets(arrays)
-        self.copying = copying
-        self.flat = cupy.empty((parts[-1].stop,), np.uint8)
+    def __init__(self, arrays: list[np.ndarray], stream: cupy.cuda.Stream):
+        self.flat = cupy.empty((offsets(arrays)[-1].stop,), np.uint8)
         self.flat.data.memset_async(0, self.flat.nbytes, stream)
-        self.waiting = cupy.empty_like(self.flat) if self.flat.nbytes > WORTH_WAITING else None
         pinned = cupyx.empty_pinned(self.flat.shape, np.uint8)
         self.pinned, self.address = views(pinned, arrays), pinned.ctypes.data
         self.arrived = cupy.cuda.Event(disable_timing=True)
-        self.taken = cupy.cuda.Event(disable_timing=True)
-        # the memory just taken may belong to work that the stream has yet to finish
-        self.taken.record(stream)
         self.pending = False
         self.arrays: list[Array] = views(self.flat, arrays)
         hold_pinned(self, self.arrived)
@@ -50,9 +36,6 @@ class DeviceFeed(Feed):
         for target, array in zip(self.pinned, arrays, strict=True):
             target[...] = array
         self.pending = True
-        if self.waiting is not None:
-            self.copying.wait_event(self.taken)
-            self.copy_from_host(self.waiting, self.copying)
 
     def copy_from_host(self, target: Array, stream: cupy.cuda.Stream) -> None:
         target.data.copy_from_host_async(self.address, target.nbytes, stream)
@@ -60,29 +43,60 @@ class DeviceFeed(Feed):
 
     def deliver(self, stream: cupy.cuda.Stream) -> None:
         """Bring the content to its target, before what the stream does next."""
-        if not self.pending:
-            return
-        self.pending = False
-        if self.waiting is None:
-            self.copy_from_host(self.flat, stream)
-        else:
-            stream.wait_event(self.arrived)
-            self.flat.data.copy_from_device_async(self.waiting.data, self.flat.nbytes, stream)
-            self.taken.record(stream)
+        if self.pending:
+            self.pending = False
+            self.bring(stream)
+
+    def bring(self, stream: cupy.cuda.Stream) -> None:
+        self.copy_from_host(self.flat, stream)
+
+
+WORTH_WAITING = 1 << 16
+"""Bytes: a copy of fewer takes less time on the stream than the events that take it off."""
+
+
+class WaitingFeed(DeviceFeed):
+    """The same for large arrays: they wait beside their target, copied there while the stream may
+    still read the last content."""
+
+    def __init__(
+        self, arrays: list[np.ndarray], stream: cupy.cuda.Stream, copying: cupy.cuda.Stream
+    ):
+        """`copying` is the stream on which they come from the host."""
+        super().__init__(arrays, stream)
+        self.copying = copying
+        self.waiting = cupy.empty_like(self.flat)
+        self.taken = cupy.cuda.Event(disable_timing=True)
+        # the memory just taken may belong to work that the stream has yet to finish
+        self.taken.record(stream)
+
+    def load(self, *arrays: np.ndarray) -> None:
+        super().load(*arrays)
+        self.copying.wait_event(self.taken)
+        self.copy_from_host(self.waiting, self.copying)
+
+    def bring(self, stream: cupy.cuda.Stream) -> None:
+        stream.wait_event(self.arrived)
+        self.flat.data.copy_from_device_async(self.waiting.data, self.flat.nbytes, stream)
+        self.taken.record(stream)
 
 
 class DeviceHostCopy(HostCopy):
-    """A small array on its way to pinned memory of the host."""
+    """A small array on its way to pinned memory of the host, which a kernel writes."""
 
-    def __init__(self, array: Array, stream: cupy.cuda.Stream):
-        self.array, self.stream = array, stream
+    def __init__(self, array: Array, kernels: Kernels, source: Source):
+        """`array`: elements of 4 bytes; `source`: of to_host.cu."""
+        self.array, self.stream = array, kernels.stream
         self.pinned = cupyx.empty_pinned(array.shape, array.dtype)
+        pinned, words = np.int64(self.pinned.ctypes.data), array.nbytes // 4
+        form = source, "to_host", blocks(words, ELEMENTWISE_THREADS), ELEMENTWISE_THREADS
+        self.writing = kernels.prepare(*form, array, pinned, words)
         self.arrived = cupy.cuda.Event(disable_timing=True)
         hold_pinned(self, self.arrived)
 
     def start(self) -> None:
         """Copy the array as it is after the work asked for so far."""
-        self.array.data.copy_to_host_async(self.pinned.ctypes.data, self.array.nbytes, self.stream)
+        self.writing.launch()
         self.arrived.record(self.stream)
 
     def wait(self) -> np.ndarray:

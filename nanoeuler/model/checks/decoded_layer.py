@@ -159,10 +159,10 @@ def check_decode(
         for point in (0, 2):  # the residual stream in front of the layer and behind it
             buffers.norms[point] = buffers.norms[point]._replace(x_ND=a.x)
         slots = [CacheSlots(a.keys, a.values), None]
-        decode = decode_step(model, buffers, slots)
+        decode = decode_step(model, buffers, slots) if fused else None
         starts = ops.zeros((B, T), np.int32)
         rows = Rows(a.positions, starts, a.lengths, model.rope_table)
-        run_cached(model, rows, buffers, slots, decode if fused else None)
+        run_cached(model, rows, buffers, slots, decode)
         written = (np.arange(B)[:, None] * S + slots_BT).reshape(-1)
         a.key = ops.gather(a.keys.reshape(B * S, G * E), written)
         a.value = ops.gather(a.values.reshape(B * S, G * E), written)
