@@ -85,7 +85,7 @@ class DeviceHostCopy(HostCopy):
     """A small array on its way to pinned memory of the host, which a kernel writes."""
 
     def __init__(self, array: Array, kernels: Kernels, source: Source):
-        """`array`: elements of 4 bytes; `source`: of to_host.cu."""
+        """`array` has a multiple of 4 bytes; `source` is that of to_host.cu."""
         self.array, self.stream = array, kernels.stream
         self.pinned = cupyx.empty_pinned(array.shape, array.dtype)
         pinned, words = np.int64(self.pinned.ctypes.data), array.nbytes // 4
