@@ -1,5 +1,6 @@
 """What all tests share: their order, Ctrl-C, and the command line in this process."""
 
+import atexit
 import gc
 import os
 import signal
@@ -11,6 +12,11 @@ from nanoeuler.cli import main
 
 # A shell that runs the tests in the background ignores Ctrl-C, and processes inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Until all tests are collected: thousands of tests and all modules stay, so that looking through
+# them for garbage finds none.
+gc.disable()
+atexit.register(gc.unfreeze)  # DuckDB's binding calls what is left at the end of the process a leak
 
 # Threads of OpenBLAS that have nothing to do sleep after 2^14 cycles. By default they keep a core
 # busy for 2^26, in each process that imports NumPy, while other tests need it.
@@ -35,11 +41,8 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    gc.freeze()  # thousands of tests and all modules stay: no use to search them for garbage
-
-
-def pytest_unconfigure():
-    gc.unfreeze()  # DuckDB's binding calls what is left at the end of the process a leak
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture
