@@ -74,10 +74,10 @@ def test_every_code_point_is_classified_as_tokenizers_does():
 
     A letter joins the a, a number the 1, white space none, and any other code point the !.
     """
-    for start in range(0, len(CODE_POINTS), 50_000):
+    for start in range(0, len(CODE_POINTS), 10_000):
         text = "".join(
             f"a{character}!{character}1"
-            for character in map(chr, CODE_POINTS[start : start + 50_000])
+            for character in map(chr, CODE_POINTS[start : start + 10_000])
         )
         assert words(text) == peer_words(text)
 
