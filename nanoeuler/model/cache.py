@@ -122,6 +122,8 @@ class Cache:
     def step(self, model: "Transformer", tokens: int) -> "CacheStep":
         """The step that appends `tokens` to every row; the ones used last are kept."""
         key, steps = (len(self.lengths), tokens), self.memory.steps
+        if key == next(reversed(steps), None):  # the one used last
+            return steps[key]
         steps[key] = steps.pop(key) if key in steps else CacheStep(model, self.memory, *key)
         if tokens > 1:
             self.memory.trim(max(STEP_TOKENS, key[0] * tokens))

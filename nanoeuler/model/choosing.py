@@ -5,6 +5,7 @@ The host need not know a token for the next one to be computed. So it may ask fo
 takes the result of the last one, and the device does not wait for it.
 """
 
+import functools
 import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
@@ -24,6 +25,8 @@ AHEAD = 3
 
 class SamplingSettings(Protocol):
     """How a token is drawn; see `nanoeuler.inference.sampling`."""
+
+    def __hash__(self) -> int: ...
 
     @property
     def temperature(self) -> float: ...
@@ -276,6 +279,7 @@ class DraftedChoices(Choices):
         backend.choose(logits, self.allowed, self.greedy, *drawn, None)
 
 
+@functools.lru_cache(maxsize=256)
 def packed(sampling: SamplingSettings) -> np.ndarray:
     """Settings as `Backend.choose` takes them, (4,) in 8 bytes each."""
     shares = np.array([sampling.temperature, sampling.top_p], np.float64).view(np.int64)

@@ -49,6 +49,20 @@ constexpr int QUERIES = HEADS * POSITIONS;
 static_assert(FORWARD_THREADS == QUERIES * 2 * KEY_GROUPS, "a warp owns 16 rows");
 
 constexpr int SHARE = HEAD_BLOCKS / KEY_GROUPS;
+constexpr int GROUP_THREADS = QUERIES * 2;
+
+// The same as await_copies for what a group of warps copies for itself: groups keep to their own
+// pace, so that one multiplies while another computes its softmax.
+template <int PENDING>
+__device__ __forceinline__ void await_copies_of(int group) {
+    if constexpr (KEY_GROUPS == 1) {
+        await_copies<PENDING>();
+    } else {
+        asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+        if constexpr (UNIT == WGMMA) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        asm volatile("bar.sync %0, %1;" ::"r"(1 + group), "n"(GROUP_THREADS) : "memory");
+    }
+}
 
 // Puts together what `used` groups of THREADS found, those that have keys. Group g leaves with
 // SHARE blocks of columns, from g · SHARE on, and with `top` and `total` of all groups. To be
@@ -60,14 +74,16 @@ __device__ __forceinline__ void put_together(float (&share)[SHARE][4],
     constexpr int NUMBERS = HEAD_BLOCKS + 1;  // of four
     static_assert(HEAD_BLOCKS % KEY_GROUPS == 0, "whole blocks of columns");
     float4* numbers = reinterpret_cast<float4*>(shared + place) + threadIdx.x % THREADS;
-    const int group = threadIdx.x / THREADS;
+    const int group = threadIdx.x / THREADS, first = group * SHARE, last = first + SHARE - 1;
     auto at = [&](int other, int i) -> float4& { return numbers[(other * NUMBERS + i) * THREADS]; };
     __syncthreads();  // tiles are not read any more
     if (group < used) {
         at(group, HEAD_BLOCKS) = make_float4(top[0], top[1], total[0], total[1]);
 #pragma unroll
-        for (int j = 0; j < HEAD_BLOCKS; j++)
-            at(group, j) = make_float4(sums[j][0], sums[j][1], sums[j][2], sums[j][3]);
+        for (int j = 0; j < HEAD_BLOCKS; j++) {
+            if (j < first || j > last)  // its own share stays in registers
+                at(group, j) = make_float4(sums[j][0], sums[j][1], sums[j][2], sums[j][3]);
+        }
     }
     __syncthreads();
     float4 found[KEY_GROUPS];
@@ -89,12 +105,37 @@ __device__ __forceinline__ void put_together(float (&share)[SHARE][4],
         total[1] = fmaf(found[other].w, lower, total[1]);
 #pragma unroll
         for (int j = 0; j < SHARE; j++) {
-            const float4 its = at(other, group * SHARE + j);
+            float4 its;
+            if (other != group) {
+                its = at(other, first + j);
+            } else {
+#pragma unroll
+                for (int i = j; i < HEAD_BLOCKS; i += SHARE)
+                    if (i == first + j)
+                        its = make_float4(sums[i][0], sums[i][1], sums[i][2], sums[i][3]);
+            }
             share[j][0] = fmaf(its.x, upper, share[j][0]);
             share[j][1] = fmaf(its.y, upper, share[j][1]);
             share[j][2] = fmaf(its.z, lower, share[j][2]);
             share[j][3] = fmaf(its.w, lower, share[j][3]);
         }
+    }
+}
+
+// Writes a share of this warp's 16 rows, row r times factor[r / 8], `count` of them.
+__device__ __forceinline__ void store_share(const float (&share)[SHARE][4],
+    const float (&factor)[2], element* target, int stride, int count) {
+    static_assert(KEY_GROUPS == 1 || !FP8, "shares are not written in e4m3");
+    int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int row = lane / 4 + 8 * half;
+        element* to = target + (long long)row * stride + lane % 4 * 2;
+#pragma unroll
+        for (int j = 0; j < SHARE; j++)
+            if (row < count)
+                store_two(to + 8 * j, share[j][2 * half] * factor[half],
+                    share[j][2 * half + 1] * factor[half]);
     }
 }
 
@@ -109,7 +150,7 @@ extern "C" __global__ void __launch_bounds__(FORWARD_THREADS, FORWARD_BLOCKS)
     static_assert(VALUE_TILES + 2 * STAGE == FORWARD_BYTES, "two tiles of keys and of values");
     let_next_start();
     int batch = blockIdx.y / (heads / HEADS);
-    int group = KEY_GROUPS == 1 ? 0 : threadIdx.x / (QUERIES * 2);
+    int group = KEY_GROUPS == 1 ? 0 : threadIdx.x / GROUP_THREADS;
     int warp = threadIdx.x / 32 - group * (QUERIES / 16);
     Queries<HEADS, POSITIONS> q(starts, offsets[batch], T, S, heads, warp);
     int kv_head = q.head / (heads / kv_heads), lane = threadIdx.x % 32;
@@ -119,13 +160,12 @@ extern "C" __global__ void __launch_bounds__(FORWARD_THREADS, FORWARD_BLOCKS)
 
     TileCopy<QUERIES, POSITIONS, FORWARD_THREADS> copy_query(
         query + batch * query_batch + q.head * query_head, query_token);
-    TileCopy<KEYS, KEYS, FORWARD_THREADS> copy_key(key, key_token), copy_value(value, value_token);
+    using GroupCopy = TileCopy<KEYS, KEYS, GROUP_THREADS>;
+    unsigned thread = threadIdx.x - group * GROUP_THREADS;
+    GroupCopy copy_key(key, key_token, thread), copy_value(value, value_token, thread);
     auto fetch = [&](auto& copy, int tiles, int step) {
-#pragma unroll
-        for (int g = 0; g < KEY_GROUPS; g++) {
-            int first = step * STEP + g * KEYS;
-            copy(tiles + step % 2 * STAGE + g * KEY_TILE, first, q.keys_end - first);
-        }
+        int first = step * STEP + group * KEYS;
+        copy(tiles + step % 2 * STAGE + own, first, q.keys_end - first);
     };
     auto fetch_key = [&](int step) { fetch(copy_key, KEY_TILES, step); };
     auto fetch_value = [&](int step) { fetch(copy_value, VALUE_TILES, step); };
@@ -171,14 +211,18 @@ extern "C" __global__ void __launch_bounds__(FORWARD_THREADS, FORWARD_BLOCKS)
     int step = (q.keys_end - 1) / STEP, last = q.keys_begin / STEP;
     int tiles = (q.keys_end - step * STEP + KEYS - 1) / KEYS;  // of the first step
     int used = step > last ? KEY_GROUPS : min(KEY_GROUPS, tiles);
+    if (KEY_GROUPS > 1 && step > last && step * STEP + group * KEYS >= q.keys_end)
+        step--;  // this group has no keys in the first one
     wait_for_previous();
     copy_query(0, q.first, q.count, query_head);
+    if (KEY_GROUPS > 1) commit_copies();
     fetch_key(step);
     commit_copies();
     if (step > last) fetch_key(step - 1);
     fetch_value(step);
     commit_copies();
-    await_copies<1>();
+    if (KEY_GROUPS > 1) await_copies<2>();  // queries, which all groups copy together
+    await_copies_of<1>(group);
     Rows<QUERIES> rows;
     rows.load(0, q.row);
     clear(sums);
@@ -192,7 +236,7 @@ extern "C" __global__ void __launch_bounds__(FORWARD_THREADS, FORWARD_BLOCKS)
     Weights<KEYS> probabilities;
     probabilities.round(scores);
     for (; step > last; step--) {
-        await_copies<0>();
+        await_copies_of<0>(group);
         if (step - 1 > last) fetch_key(step - 2);
         fetch_value(step - 1);
         commit_copies();
@@ -217,7 +261,7 @@ extern "C" __global__ void __launch_bounds__(FORWARD_THREADS, FORWARD_BLOCKS)
         probabilities.hold();
         probabilities.round(scores);
     }
-    await_copies<0>();
+    await_copies_of<0>(group);
     pin(sums);
     begin_products();
     multiply_add<KEYS>(sums, probabilities, VALUE_TILES + last % 2 * STAGE + own);
@@ -227,7 +271,7 @@ extern "C" __global__ void __launch_bounds__(FORWARD_THREADS, FORWARD_BLOCKS)
 
     float share[SHARE][4];
     if constexpr (KEY_GROUPS > 1)
-        put_together<QUERIES * 2>(share, sums, top, total, factor, KEY_TILES, used);
+        put_together<GROUP_THREADS>(share, sums, top, total, factor, KEY_TILES, used);
     int head = q.head + q.head_in_block, left = q.count - q.query;
     float inverse[2];
 #pragma unroll
@@ -242,11 +286,7 @@ extern "C" __global__ void __launch_bounds__(FORWARD_THREADS, FORWARD_BLOCKS)
     long long at =
         batch * out_batch + (long long)(q.first + q.query) * out_token + head * out_head;
     if constexpr (KEY_GROUPS > 1) {
-        constexpr int OWN = 16 / KEY_GROUPS;
-        keep_rows<QUERIES, SHARE>(share, inverse, 0, q.row, group * SHARE);
-        __syncthreads();
-        at += (long long)group * OWN * out_token, left -= group * OWN;
-        write_rows<QUERIES, OWN>(0, q.row + group * OWN, out, at, out_token, left, e4m3, slot);
+        store_share(share, inverse, out + at + group * SHARE * 8, out_token, left);
     } else {
         __syncthreads();  // the tile of queries is not read any more
         store_rows<QUERIES>(sums, inverse, 0, q.row, out, at, out_token, left, e4m3, slot);

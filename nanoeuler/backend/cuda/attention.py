@@ -26,7 +26,7 @@ UNITS = ("ffma", "tf32", "bf16", "wgmma")
 UNIT_OF = {"fp32": "ffma", "tf32": "tf32", "bf16": "bf16"}
 HEAD_SIZES = (32, 64, 128)
 SHARED_LIMIT = 99 * 1024  # bytes per block that every card from compute capability 8.6 on has
-KEY, VALUE = 4, 8  # of the arguments of the forward pass
+CACHE = slice(4, 9)  # of the arguments of the forward pass: keys with their strides, and values
 DECODE_QUERIES = 8  # up to this many new tokens per row, a block per token beats tiles of them
 DECODE_WARPS = 16  # of such a block
 
@@ -241,7 +241,7 @@ class Attention:
         lse: Array,
     ) -> PreparedLaunch:
         """`forward` for keys and values of many layers, early, of more than `DECODE_QUERIES`
-        queries: arguments `KEY` and `VALUE` are those that change."""
+        queries: the arguments `CACHE` change."""
         arguments = self.forward_arguments(query, key, value, starts, offset, out, lse)
         kernel, grid = "attention_forward", self.grid(*query.shape[:2])
         return self.kernels.prepare(
@@ -252,6 +252,7 @@ class Attention:
             *arguments,
             *NOT_QUANTIZED,
             shared=self.shared_bytes[kernel],
+            changing=CACHE,
         )
 
     def backward(

@@ -25,7 +25,8 @@ __device__ __forceinline__ float logarithm(float x) { return UNIT == FFMA ? logf
 
 // Copies tiles of ROWS = heads × PER_HEAD rows: row h · PER_HEAD + i is
 // source[h · head_stride + i · token_stride], zeros from i = `count` on. A thread takes the same
-// chunk of every PASS-th row, so that its addresses within a tile are computed once.
+// chunk of every PASS-th row, so that its addresses within a tile are computed once. `thread` is
+// its number among THREADS.
 template <int ROWS, int PER_HEAD, int THREADS>
 struct TileCopy {
     static constexpr int PASS = THREADS / CHUNKS;
@@ -34,8 +35,9 @@ struct TileCopy {
     int row, chunk, target, stride;
     const element* source;
 
-    __device__ __forceinline__ TileCopy(const element* first_row, int token_stride) {
-        row = threadIdx.x / (unsigned)CHUNKS, chunk = threadIdx.x % (unsigned)CHUNKS;
+    __device__ __forceinline__
+    TileCopy(const element* first_row, int token_stride, unsigned thread = threadIdx.x) {
+        row = thread / (unsigned)CHUNKS, chunk = thread % (unsigned)CHUNKS;
         stride = token_stride;
         target = chunk_offset<ROWS>(row, chunk);
         source = first_row + row % PER_HEAD * token_stride + chunk * PER_CHUNK;
@@ -58,39 +60,38 @@ struct TileCopy {
     }
 };
 
-// Keeps blocks of columns of this warp's 16 rows of a result, row r times factor[r / 8], in a tile
-// of ROWS, as its rows from `first` and blocks from `block` on.
-template <int ROWS, int BLOCKS>
-__device__ __forceinline__ void keep_rows(
-    const float (&x)[BLOCKS][4], const float (&factor)[2], int tile, int first, int block) {
-    int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int j = 0; j < BLOCKS; j++) {
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            int row = first + lane / 4 + 8 * half, column = block + j;
-            float left = x[j][2 * half] * factor[half], right = x[j][2 * half + 1] * factor[half];
-            if constexpr (sizeof(element) == 2)
-                *reinterpret_cast<unsigned*>(shared + tile + chunk_offset<ROWS>(row, column) +
-                                             lane % 4 * 4) = pack_bf16(left, right);
-            else
-                *reinterpret_cast<float2*>(
-                    shared + tile + chunk_offset<ROWS>(row, 2 * column + lane % 4 / 2) +
-                    lane % 2 * 8) = make_float2(left, right);
-        }
-    }
+__device__ __forceinline__ void store_two(float* to, float left, float right) {
+    *reinterpret_cast<float2*>(to) = make_float2(left, right);
+}
+__device__ __forceinline__ void store_two(bfloat16* to, float left, float right) {
+    *reinterpret_cast<unsigned*>(to) = pack_bf16(left, right);
 }
 
-// Writes `count` of a warp's OWN rows of a tile, from row `first` on, in whole chunks: `at`
-// elements behind `target` and, with FP8, behind `e4m3`.
-template <int ROWS, int OWN>
-__device__ __forceinline__ void write_rows(int tile, int first, element* target, long long at,
-    int stride, int count, unsigned char* e4m3, Slot* slot) {
+// Writes this warp's 16 rows of a result, row r times factor[r / 8], `count` of them, through its
+// rows of a tile, so that whole chunks go out: `at` elements behind `target` and, with FP8, behind
+// `e4m3`.
+template <int ROWS>
+__device__ __forceinline__ void
+store_rows(float (&x)[HEAD_BLOCKS][4], const float (&factor)[2], int tile, int first,
+    element* target, long long at, int stride, int count, unsigned char* e4m3, Slot* slot) {
     int lane = threadIdx.x % 32;
     target += at;
+#pragma unroll
+    for (int j = 0; j < HEAD_BLOCKS; j++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            int row = first + lane / 4 + 8 * half;
+            float left = x[j][2 * half] * factor[half], right = x[j][2 * half + 1] * factor[half];
+            int at = sizeof(element) == 2
+                         ? chunk_offset<ROWS>(row, j) + lane % 4 * 4
+                         : chunk_offset<ROWS>(row, 2 * j + lane % 4 / 2) + lane % 2 * 8;
+            store_two(reinterpret_cast<element*>(shared + tile + at), left, right);
+        }
+    }
+    __syncwarp();
     [[maybe_unused]] float top = 0, scale = FP8 ? slot->scale : 0;
 #pragma unroll
-    for (int i = lane; i < OWN * CHUNKS; i += 32) {
+    for (int i = lane; i < 16 * CHUNKS; i += 32) {
         int row = i / CHUNKS, chunk = i % CHUNKS;
         if (row < count) {
             const uint4* from = reinterpret_cast<const uint4*>(
@@ -112,16 +113,6 @@ __device__ __forceinline__ void write_rows(int tile, int first, element* target,
         }
     }
     if constexpr (FP8) note_largest(slot, top);
-}
-
-// Both, of all columns, through this warp's rows of a tile.
-template <int ROWS>
-__device__ __forceinline__ void
-store_rows(const float (&x)[HEAD_BLOCKS][4], const float (&factor)[2], int tile, int first,
-    element* target, long long at, int stride, int count, unsigned char* e4m3, Slot* slot) {
-    keep_rows<ROWS, HEAD_BLOCKS>(x, factor, tile, first, 0);
-    __syncwarp();
-    write_rows<ROWS, 16>(tile, first, target, at, stride, count, e4m3, slot);
 }
 
 // Rotates this lane's two rows of a result, `first` and the one 8 below, by the negative angles of

@@ -5,7 +5,6 @@ and takes memory. The second records a CUDA graph, and every later one replays t
 in a fixed order, so equal inputs give equal bits.
 """
 
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import MappingProxyType
@@ -50,10 +49,9 @@ from nanoeuler.backend.cuda.kernel_sources import (
     spread_shift,
 )
 from nanoeuler.backend.cuda.kernels import Argument, Kernels, blocks
-from nanoeuler.backend.cuda.packing import offsets
 from nanoeuler.backend.cuda.prompts import Prompts
 from nanoeuler.backend.cuda.scratch import Scratch
-from nanoeuler.backend.cuda.staging import WORTH_WAITING, DeviceFeed, DeviceHostCopy, WaitingFeed
+from nanoeuler.backend.cuda.staging import DeviceFeed, DeviceHostCopy, Feeds
 from nanoeuler.backend.programs import Program
 from nanoeuler.backend.records import (
     AdamWConstants,
@@ -97,8 +95,7 @@ class GraphProgram(Program):
     def run(self) -> None:
         engine, stream = self.engine, self.engine.stream
         stream.use()  # what CuPy itself launches, a fill say, belongs on this stream too
-        for feed in engine.feeds:
-            feed.deliver(stream)
+        engine.feeds.deliver()
         if self.training and engine.fp8 and not engine.fp8.ready:
             with self.as_meant():
                 self.function()
@@ -179,7 +176,6 @@ class CudaBackend(DecodingOps, BiasedOps):
         self.residual = BFLOAT16 if self.form == "bf16" and residual == "bf16" else FLOAT32
         self.peak_flops = peak_flops(self.device.name, precision)
         self.stream = cupy.cuda.Stream(non_blocking=True)
-        self.copying = cupy.cuda.Stream(non_blocking=True)
         self.stream.use()
         self.sources = KernelSources(self.activation.name, self.residual.name)
         self.kernels = Kernels(self.stream, self.device.capability)
@@ -204,7 +200,7 @@ class CudaBackend(DecodingOps, BiasedOps):
         self.kept_offsets: dict[tuple[int, ...], Array] = {}
         self.attentions: dict[tuple[int, ...], Attention] = {}
         self.prompts = Prompts(self.kernels, self.sources, self.scratch)
-        self.feeds: weakref.WeakSet[DeviceFeed] = weakref.WeakSet()
+        self.feeds = Feeds(self.stream)
 
     # ---- what it can do
 
@@ -291,12 +287,7 @@ class CudaBackend(DecodingOps, BiasedOps):
     # ---- work as a whole
 
     def feed(self, arrays: list[np.ndarray]) -> DeviceFeed:
-        if offsets(arrays)[-1].stop <= WORTH_WAITING:
-            feed = DeviceFeed(arrays, self.stream)
-        else:
-            feed = WaitingFeed(arrays, self.stream, self.copying)
-        self.feeds.add(feed)
-        return feed
+        return self.feeds.new(arrays)
 
     def program(
         self, function: Callable[[], None], *, training: bool = False, once: bool = False

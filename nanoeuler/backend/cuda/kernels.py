@@ -47,7 +47,7 @@ class Kernels:
         self.modules: dict[Source, cupy.RawModule] = {}
         self.functions: dict[tuple[Source, str], cupy.RawKernel] = {}
         self.slots: dict[int, tuple[ctypes.Array, ctypes.Array]] = {}
-        """Memory for the arguments of a launch and its addresses, by their number."""
+        """By the number of a launch's arguments."""
         self.configurations: dict[tuple[Grid, int, int, bool], LaunchConfiguration] = {}
 
     def launch(
@@ -69,15 +69,12 @@ class Kernels:
         function = self.function(source, kernel, shared)
         count = len(arguments)
         if count not in self.slots:
-            memory = ctypes.create_string_buffer(SLOT_BYTES * count)
-            first = ctypes.addressof(memory)
-            addresses = (first + SLOT_BYTES * index for index in range(count))
-            self.slots[count] = memory, (ctypes.c_void_p * count)(*addresses)
+            self.slots[count] = argument_slots(count)
         memory, pointers = self.slots[count]
         pack(memory, arguments)
         if count:
             given = arguments[0]
-            pointers[0] = ctypes.addressof(given.memory if isinstance(given, ByValue) else memory)
+            pointers[0] = given.address if isinstance(given, ByValue) else ctypes.addressof(memory)
         form = grid, threads, shared, early
         if form not in self.configurations:
             self.configurations[form] = self.configuration(*form)
@@ -110,11 +107,13 @@ class Kernels:
         threads: int,
         *arguments: Argument,
         shared: int = 0,
+        changing: slice = slice(0),
     ) -> PreparedLaunch:
-        """An early launch that is done many times, with other arguments of the same types."""
+        """An early launch that is done many times; the arguments `changing` are others of the same
+        types each time."""
         function = self.function(source, kernel, shared)
         configuration = self.configuration(grid, threads, shared, early=True)
-        return PreparedLaunch(function.kernel.ptr, configuration, arguments)
+        return PreparedLaunch(function.kernel.ptr, configuration, arguments, changing)
 
     def configuration(
         self, grid: Grid, threads: int, shared: int, early: bool
@@ -132,37 +131,37 @@ class Kernels:
 
 
 class ByValue:
-    """A structure that a kernel takes by value, as its first argument."""
+    """A structure that a kernel takes by value, as its first argument; or for `PreparedLaunch` one
+    of several of the same size."""
 
-    def __init__(self, contents: bytes):
+    def __init__(self, contents: bytes, count: int = 1):
         self.memory = ctypes.create_string_buffer(contents, len(contents))
+        self.address, self.size = ctypes.addressof(self.memory), len(contents) // count
 
 
 class PreparedLaunch:
-    """A launch whose arguments lie in memory of its own: `numbers`, in which an array is its
-    address, may be changed between launches, and so may a structure that is the first of them."""
+    """A launch that is done many times, some neighbouring arguments of which change."""
 
     def __init__(
-        self, handle: int, configuration: LaunchConfiguration, arguments: tuple[Argument, ...]
+        self,
+        handle: int,
+        configuration: LaunchConfiguration,
+        arguments: tuple[Argument, ...],
+        changing: slice,
     ):
-        self.configuration = configuration
-        self.layout, arrays, empty = slot_layout(tuple(map(type, arguments)))
-        self.numbers: list[Any] = list(arguments)
-        for index in arrays:
-            self.numbers[index] = self.numbers[index].data.ptr
-        for index in empty:
-            self.numbers[index] = 0
-        self.memory = ctypes.create_string_buffer(SLOT_BYTES * len(arguments))
-        first = ctypes.addressof(self.memory)
-        addresses = [first + SLOT_BYTES * index for index in range(len(arguments))]
-        self.structure = arguments[0].memory if isinstance(arguments[0], ByValue) else None
-        if self.structure is not None:
-            addresses[0] = ctypes.addressof(self.structure)
-        pointers = (ctypes.c_void_p * len(addresses))(*addresses)
-        self.given = ctypes.byref(configuration), ctypes.c_void_p(handle), pointers, None
+        self.memory, self.pointers = argument_slots(len(arguments))
+        pack(self.memory, arguments)
+        self.structures = arguments[0] if isinstance(arguments[0], ByValue) else None
+        self.changing = slot_layout(tuple(map(type, arguments[changing])))[0]
+        self.place = SLOT_BYTES * (changing.start or 0)
+        self.given = ctypes.byref(configuration), ctypes.c_void_p(handle), self.pointers, None
 
-    def launch(self) -> None:
-        self.layout.pack_into(self.memory, 0, *self.numbers)
+    def launch(self, *changed: float | np.integer, structure: int = 0) -> None:
+        """`changed`: those arguments, an array as its address. `structure` says which one of the
+        first argument's is taken."""
+        self.changing.pack_into(self.memory, self.place, *changed)
+        if self.structures:
+            self.pointers[0] = self.structures.address + structure * self.structures.size
         launch_kernel(self.given)
 
 
@@ -207,6 +206,14 @@ SLOT_FORMATS: dict[type, str] = {
     np.float32: "f4x",
     np.float64: "d",
 }
+
+
+def argument_slots(count: int) -> tuple[ctypes.Array, ctypes.Array]:
+    """Memory for so many arguments, and the address of each."""
+    memory = ctypes.create_string_buffer(SLOT_BYTES * count)
+    first = ctypes.addressof(memory)
+    addresses = (first + SLOT_BYTES * index for index in range(count))
+    return memory, (ctypes.c_void_p * count)(*addresses)
 
 
 def pack(memory: ctypes.Array, arguments: tuple[Argument, ...]) -> None:

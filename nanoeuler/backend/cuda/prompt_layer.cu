@@ -83,9 +83,9 @@ inverse_rms(const float* squares, float epsilon, int row, int rows) {
 using ProjectTile = Tile<2, HEAD_SIZE, PROJECT_STAGES, PROJECT_BYTES>;
 
 extern "C" __global__ void __launch_bounds__(ProjectTile::THREADS, 1)
-    project(const __grid_constant__ Maps maps, const float* squares, float epsilon,
-        const int* lengths, const float* cosine, const float* sine, const float* query_norm,
-        const float* key_norm, bfloat16* query, bfloat16* keys, bfloat16* values, int rows,
+    project(const __grid_constant__ Maps maps, bfloat16* keys, bfloat16* values,
+        const float* query_norm, const float* key_norm, float epsilon, const float* squares,
+        const int* lengths, const float* cosine, const float* sine, bfloat16* query, int rows,
         int tokens, int capacity, long long cache_batch) {
     constexpr int HALF = HEAD_SIZE / 2;
     const int lane = threadIdx.x % 32, head = blockIdx.x;
@@ -99,6 +99,7 @@ extern "C" __global__ void __launch_bounds__(ProjectTile::THREADS, 1)
     const int tile = blockIdx.y * ProjectTile::ROWS, row = tile + threadIdx.x / 32 * 16;
     float sums[HEAD_SIZE / 8][4];
     float2 inverse, cos[2][HEAD_SIZE / 16], sin[2][HEAD_SIZE / 16];
+    bfloat16* targets[STORED];
     multiply<DIM, ProjectTile>(sums, maps, tile, first, first + 64, [&] {
         if (kind < 2) {  // lengths change between prompts only: no need to wait for them
 #pragma unroll
@@ -112,6 +113,16 @@ extern "C" __global__ void __launch_bounds__(ProjectTile::THREADS, 1)
                     sin[half][j] = load_two(sine + angle + 8 * j);
                 }
             }
+        }
+#pragma unroll
+        for (int k = 0; k < STORED; ++k) {
+            const int token = row + stored_row(k), b = min(token, rows - 1) / tokens;
+            const int slot = lengths[b] + token - b * tokens;
+            bfloat16* own = query + (size_t(token) * HEADS + head) * HEAD_SIZE;
+            if (kind > 0)
+                own = (kind == 1 ? keys : values) + b * cache_batch +
+                      (size_t(slot) * KV_HEADS + kv_head) * HEAD_SIZE;
+            targets[k] = token < rows && (kind == 0 || slot < capacity) ? own : nullptr;
         }
         wait_for_previous();
         inverse = inverse_rms(squares, epsilon, row + lane / 4, rows);
@@ -154,25 +165,19 @@ extern "C" __global__ void __launch_bounds__(ProjectTile::THREADS, 1)
     }
 #pragma unroll
     for (int panel = 0; panel < HEAD_SIZE / 64; ++panel)
-        store_rows(sums + 8 * panel, panel * ProjectTile::STAGE, [&](int i) -> bfloat16* {
-            const int token = row + i, b = token / tokens;
-            if (token >= rows) return nullptr;
-            if (kind == 0)
-                return query + (size_t(token) * HEADS + head) * HEAD_SIZE + 64 * panel;
-            const int slot = lengths[b] + token % tokens;
-            if (slot >= capacity) return nullptr;
-            return (kind == 1 ? keys : values) + b * cache_batch +
-                   (size_t(slot) * KV_HEADS + kv_head) * HEAD_SIZE + 64 * panel;
+        store_rows(sums + 8 * panel, panel * ProjectTile::STAGE, [&](int, int k) {
+            return targets[k] ? targets[k] + 64 * panel : nullptr;
         });
 }
 
 // ---- SwiGLU
 
-// A block takes 64 columns of gate and those of up that belong to them.
-using GateUpTile = Tile<2, 128, GATE_UP_STAGES, GATE_UP_BYTES>;
+// A block takes 64 columns of gate and those of up that belong to them. Nearly all multiprocessors
+// have one, which starts when that of `output` has ended and so has nothing to wait for.
+using GateUpTile = Tile<2, 128, GATE_UP_STAGES, GATE_UP_BYTES, 1>;
 
 extern "C" __global__ void __launch_bounds__(GateUpTile::THREADS, 1)
-    gate_up(const __grid_constant__ Maps maps, const float* squares, float epsilon,
+    gate_up(const __grid_constant__ Maps maps, float epsilon, const float* squares,
         bfloat16* hidden, int rows) {
     const int lane = threadIdx.x % 32, column = blockIdx.x * 64;
     let_next_start();
@@ -192,7 +197,7 @@ extern "C" __global__ void __launch_bounds__(GateUpTile::THREADS, 1)
             sums[j][i] = gated(sums[j][i] * scale, sums[j + 8][i] * scale);
         }
     }
-    store_rows(sums, 0, [&](int i) -> bfloat16* {
+    store_rows(sums, 0, [&](int i, int) {
         return row + i < rows ? hidden + size_t(row + i) * FFN + column : nullptr;
     });
 }
@@ -201,8 +206,8 @@ extern "C" __global__ void __launch_bounds__(GateUpTile::THREADS, 1)
 
 // A block takes 64 columns of 64 tokens: larger tiles would leave multiprocessors without work.
 template <int INPUTS, typename Tile>
-__device__ __forceinline__ void add_product(const Maps& maps, float step_size, RESIDUAL* x,
-    const float* norm, bfloat16* scaled, float* squares, int rows) {
+__device__ __forceinline__ void add_product(const Maps& maps, float step_size,
+    const float* norm, RESIDUAL* x, bfloat16* scaled, float* squares, int rows) {
     const int lane = threadIdx.x % 32, column = blockIdx.x * 64, tile = blockIdx.y * Tile::ROWS;
     const int first = tile + threadIdx.x / 32 * 16, row = first + lane / 4;
     const int own = column + lane % 4 * 2;
@@ -223,7 +228,7 @@ __device__ __forceinline__ void add_product(const Maps& maps, float step_size, R
     });
     if (!Tile::computes()) return;
     auto at = [&](auto* to) {
-        return [=](int i) {
+        return [=](int i, int) {
             return first + i < rows ? to + size_t(first + i) * DIM + column : nullptr;
         };
     };
@@ -259,13 +264,13 @@ using OutputTile = Tile<1, 64, OUTPUT_STAGES, OUTPUT_BYTES>;
 using DownTile = Tile<1, 64, DOWN_STAGES, DOWN_BYTES>;
 
 extern "C" __global__ void __launch_bounds__(OutputTile::THREADS, 1)
-    output(const __grid_constant__ Maps maps, float step_size, RESIDUAL* x, const float* norm,
+    output(const __grid_constant__ Maps maps, float step_size, const float* norm, RESIDUAL* x,
         bfloat16* scaled, float* squares, int rows) {
-    add_product<ATTENDED, OutputTile>(maps, step_size, x, norm, scaled, squares, rows);
+    add_product<ATTENDED, OutputTile>(maps, step_size, norm, x, scaled, squares, rows);
 }
 
 extern "C" __global__ void __launch_bounds__(DownTile::THREADS, 1)
-    down(const __grid_constant__ Maps maps, float step_size, RESIDUAL* x, const float* norm,
+    down(const __grid_constant__ Maps maps, float step_size, const float* norm, RESIDUAL* x,
         bfloat16* scaled, float* squares, int rows) {
-    add_product<FFN, DownTile>(maps, step_size, x, norm, scaled, squares, rows);
+    add_product<FFN, DownTile>(maps, step_size, norm, x, scaled, squares, rows);
 }

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
-
 import numpy as np
 
-from nanoeuler.backend.cuda.attention import KEY, VALUE, Attention, prompt_tiles
+from nanoeuler.backend.cuda.attention import Attention, prompt_tiles, view
 from nanoeuler.backend.cuda.decoding_sizes import PROMPT_BOX, DecodingSizes, prompt_products
-from nanoeuler.backend.cuda.fused_linear import MAP_BYTES, tensor_map
+from nanoeuler.backend.cuda.fused_linear import tensor_map
 from nanoeuler.backend.cuda.kernel_sources import KernelSources
 from nanoeuler.backend.cuda.kernels import Argument, ByValue, Kernels, PreparedLaunch, blocks
 from nanoeuler.backend.cuda.scratch import Scratch
@@ -60,78 +58,52 @@ class Prompts:
         products = prompt_products(s)
 
         def prepare(
-            kernel: str, columns: int, left: bytes, weight: Array, **arguments: Argument
-        ) -> LayerLaunch:
+            kernel: str,
+            columns: int,
+            left: bytes,
+            weights: list[Array],
+            changing: tuple[Argument, ...],
+            *others: Argument,
+        ) -> PreparedLaunch:
+            """A product of each layer, with a weight and a few arguments of its own."""
             product = products[kernel]
-            maps = ByValue(left + tensor_map(weight, PROMPT_BOX))
+            maps = (left + tensor_map(weight, PROMPT_BOX) for weight in weights)
             form = source, kernel, (columns, blocks(N, product.tokens)), product.threads
-            given = maps, *arguments.values()
-            launch = self.kernels.prepare(*form, *given, shared=product.shared_bytes)
-            return LayerLaunch(launch, list(arguments))
+            arguments = ByValue(b"".join(maps), len(weights)), *changing, *others
+            own, shared = slice(1, 1 + len(changing)), product.shared_bytes
+            return self.kernels.prepare(*form, *arguments, shared=shared, changing=own)
 
         grid, scaling = blocks(N * chunks, SCALING_WARPS), (x, a.norm, scaled, squares, N)
         self.kernels.launch(source, "scale_rows", grid, SCALING_WARPS * 32, *scaling, early=True)
-        cosine, sine = step.rope_table
+        added = x, scaled, squares, N
         project = prepare(
             "project",
             s.heads + 2 * s.kv_heads,
             normed,
-            a.query_key_value,
-            squares=squares,
-            epsilon=0.0,
-            lengths=lengths_B,
-            cosine=cosine,
-            sine=sine,
-            query_norm=a.query_norm,
-            key_norm=a.key_norm,
-            query=query,
-            keys=keys,
-            values=values,
-            rows=N,
-            tokens=T,
-            capacity=keys.shape[1],
-            cache_batch=np.int64(keys.strides[0] // keys.itemsize),
+            [each.query_key_value for each in attentions],
+            (keys, values, a.query_norm, a.key_norm, 0.0),
+            *(squares, lengths_B, *step.rope_table, query, N, T, keys.shape[1]),
+            np.int64(keys.strides[0] // keys.itemsize),
         )
-        attend = attention.prepare_forward(
-            query, keys, values, starts_BT, lengths_B, attended_BTHE, lse
-        )
-        to = {"step_size": 0.0, "x": x, "norm": m.norm}
-        to |= {"scaled": scaled, "squares": squares, "rows": N}
-        output = prepare("output", chunks, mixed, a.output, **to)
-        columns, inputs = s.ffn // PROMPT_BOX, {"squares": squares, "epsilon": 0.0}
-        gate_up = prepare("gate_up", columns, normed, m.gate_up, **inputs, hidden=hidden, rows=N)
-        down = prepare("down", chunks, gated, m.down, **to)
+        arrays = query, keys, values, starts_BT, lengths_B, attended_BTHE, lse
+        attend, strides = attention.prepare_forward(*arrays), view(keys)[1:]
+        weights = [each.output for each in attentions]
+        output = prepare("output", chunks, mixed, weights, (0.0, m.norm), *added)
+        weights, columns = [each.gate_up for each in mlps], s.ffn // PROMPT_BOX
+        gate_up = prepare("gate_up", columns, normed, weights, (0.0,), squares, hidden, N)
+        down = prepare("down", chunks, gated, [m.down for m in mlps], (0.0, m.norm), *added)
         following = [*(a.norm for a in attentions[1:]), None]
         forms = step.forms[::2], step.forms[1::2]
         layers = zip(*forms, attentions, mlps, caches, following, strict=True)
-        for attention_form, mlp_form, a, m, (keys, values), norm in layers:
-            norms = {"query_norm": a.query_norm, "key_norm": a.key_norm}
-            epsilon = float(attention_form.epsilon)
-            project(a.query_key_value, epsilon=epsilon, keys=keys, values=values, **norms)
-            attend.numbers[KEY], attend.numbers[VALUE] = keys.data.ptr, values.data.ptr
-            attend.launch()
-            output(a.output, step_size=float(attention_form.step_size), norm=m.norm)
-            gate_up(m.gate_up, epsilon=float(mlp_form.epsilon))
-            down(m.down, step_size=float(mlp_form.step_size), norm=norm)
+        for i, (attention_form, mlp_form, a, m, (keys, values), norm) in enumerate(layers):
+            to_keys, to_values = address(keys), address(values)
+            norms = address(a.query_norm), address(a.key_norm)
+            project.launch(to_keys, to_values, *norms, attention_form.epsilon, structure=i)
+            attend.launch(to_keys, *strides, to_values)
+            output.launch(attention_form.step_size, address(m.norm), structure=i)
+            gate_up.launch(mlp_form.epsilon, structure=i)
+            down.launch(mlp_form.step_size, address(norm), structure=i)
 
 
-class LayerLaunch:
-    """A product that is launched for each layer, with its weight and what else changes."""
-
-    def __init__(self, prepared: PreparedLaunch, names: list[str]):
-        """`names` of the arguments behind the maps of tokens and weight."""
-        assert prepared.structure is not None  # the maps
-        self.prepared = prepared
-        self.weight_map = ctypes.addressof(prepared.structure) + MAP_BYTES  # behind the tokens' one
-        self.places = {name: 1 + index for index, name in enumerate(names)}
-
-    def __call__(self, weight: Array, **changed: Array | float | None) -> None:
-        numbers = self.prepared.numbers
-        ctypes.memmove(self.weight_map, tensor_map(weight, PROMPT_BOX), MAP_BYTES)
-        for name, value in changed.items():
-            if value is None:
-                numbers[self.places[name]] = 0  # a null pointer
-            else:
-                number = value if isinstance(value, float) else value.data.ptr
-                numbers[self.places[name]] = number
-        self.prepared.launch()
+def address(array: Array | None) -> int:
+    return 0 if array is None else array.data.ptr

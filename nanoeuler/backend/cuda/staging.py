@@ -18,16 +18,38 @@ def hold_pinned(owner: object, arrived: cupy.cuda.Event) -> None:
     weakref.finalize(owner, arrived.synchronize).atexit = False
 
 
+WORTH_WAITING = 1 << 16
+"""Bytes: a copy of fewer takes less time on the stream than the events that take it off."""
+
+
+class Feeds:
+    """The feeds of the programs that run on a stream."""
+
+    def __init__(self, stream: cupy.cuda.Stream):
+        self.stream, self.copying = stream, cupy.cuda.Stream(non_blocking=True)
+        self.loaded: list[DeviceFeed] = []
+        """Those whose content the next program takes."""
+
+    def new(self, arrays: list[np.ndarray]) -> "DeviceFeed":
+        size = offsets(arrays)[-1].stop
+        return (DeviceFeed if size <= WORTH_WAITING else WaitingFeed)(arrays, self)
+
+    def deliver(self) -> None:
+        """Bring what was loaded to its target, before what the stream does next."""
+        while self.loaded:
+            self.loaded.pop().bring()
+
+
 class DeviceFeed(Feed):
     """Arrays in one flat array of the device, copied there from pinned memory."""
 
-    def __init__(self, arrays: list[np.ndarray], stream: cupy.cuda.Stream):
+    def __init__(self, arrays: list[np.ndarray], feeds: Feeds):
+        self.feeds, self.stream = feeds, feeds.stream
         self.flat = cupy.empty((offsets(arrays)[-1].stop,), np.uint8)
-        self.flat.data.memset_async(0, self.flat.nbytes, stream)
+        self.flat.data.memset_async(0, self.flat.nbytes, self.stream)
         pinned = cupyx.empty_pinned(self.flat.shape, np.uint8)
         self.pinned, self.address = views(pinned, arrays), pinned.ctypes.data
         self.arrived = cupy.cuda.Event(disable_timing=True)
-        self.pending = False
         self.arrays: list[Array] = views(self.flat, arrays)
         hold_pinned(self, self.arrived)
 
@@ -35,50 +57,39 @@ class DeviceFeed(Feed):
         self.arrived.synchronize()  # the pinned memory is free again
         for target, array in zip(self.pinned, arrays, strict=True):
             target[...] = array
-        self.pending = True
+        if self not in self.feeds.loaded:
+            self.feeds.loaded.append(self)
 
     def copy_from_host(self, target: Array, stream: cupy.cuda.Stream) -> None:
         target.data.copy_from_host_async(self.address, target.nbytes, stream)
         self.arrived.record(stream)
 
-    def deliver(self, stream: cupy.cuda.Stream) -> None:
-        """Bring the content to its target, before what the stream does next."""
-        if self.pending:
-            self.pending = False
-            self.bring(stream)
-
-    def bring(self, stream: cupy.cuda.Stream) -> None:
-        self.copy_from_host(self.flat, stream)
-
-
-WORTH_WAITING = 1 << 16
-"""Bytes: a copy of fewer takes less time on the stream than the events that take it off."""
+    def bring(self) -> None:
+        """See `Feeds.deliver`."""
+        self.copy_from_host(self.flat, self.stream)
 
 
 class WaitingFeed(DeviceFeed):
     """The same for large arrays: they wait beside their target, copied there while the stream may
     still read the last content."""
 
-    def __init__(
-        self, arrays: list[np.ndarray], stream: cupy.cuda.Stream, copying: cupy.cuda.Stream
-    ):
-        """`copying` is the stream on which they come from the host."""
-        super().__init__(arrays, stream)
-        self.copying = copying
+    def __init__(self, arrays: list[np.ndarray], feeds: Feeds):
+        super().__init__(arrays, feeds)
+        self.copying = feeds.copying
         self.waiting = cupy.empty_like(self.flat)
         self.taken = cupy.cuda.Event(disable_timing=True)
         # the memory just taken may belong to work that the stream has yet to finish
-        self.taken.record(stream)
+        self.taken.record(self.stream)
 
     def load(self, *arrays: np.ndarray) -> None:
         super().load(*arrays)
         self.copying.wait_event(self.taken)
         self.copy_from_host(self.waiting, self.copying)
 
-    def bring(self, stream: cupy.cuda.Stream) -> None:
-        stream.wait_event(self.arrived)
-        self.flat.data.copy_from_device_async(self.waiting.data, self.flat.nbytes, stream)
-        self.taken.record(stream)
+    def bring(self) -> None:
+        self.stream.wait_event(self.arrived)
+        self.flat.data.copy_from_device_async(self.waiting.data, self.flat.nbytes, self.stream)
+        self.taken.record(self.stream)
 
 
 class DeviceHostCopy(HostCopy):

@@ -14,10 +14,12 @@ struct Maps {
 };
 
 // The tile of a block: 64 tokens for each of GROUPS times four warps, and COLUMNS results. A stage
-// of its ring has a box for every 64 of either.
-template <int GROUPS_, int COLUMNS_, int STAGES_, int BYTES>
+// of its ring has a box for every 64 of either. Weights of AHEAD stages come before the kernel in
+// front has ended: all, where blocks start early enough to wait for it; else they would only delay
+// the first tokens.
+template <int GROUPS_, int COLUMNS_, int STAGES_, int BYTES, int AHEAD_ = STAGES_>
 struct Tile {
-    static constexpr int GROUPS = GROUPS_, COLUMNS = COLUMNS_, STAGES = STAGES_;
+    static constexpr int GROUPS = GROUPS_, COLUMNS = COLUMNS_, STAGES = STAGES_, AHEAD = AHEAD_;
     static constexpr int ROWS = 64 * GROUPS, WARPS = 4 * GROUPS, THREADS = 32 * WARPS + 32;
     static constexpr int LEFT = GROUPS * BOX, STAGE = LEFT + COLUMNS / 64 * BOX;
     static constexpr int BARRIERS = STAGES * STAGE;
@@ -65,10 +67,13 @@ __device__ __forceinline__ void multiply(float (&sums)[Tile::COLUMNS / 8][4], co
                     row + 64 * group, Tile::full(stage));
         };
 #pragma unroll
-        for (int step = 0; step < min(STEPS, STAGES); ++step) load_weight(step, step);
+        for (int step = 0; step < min(STEPS, Tile::AHEAD); ++step) load_weight(step, step);
         wait_for_previous();
 #pragma unroll
-        for (int step = 0; step < min(STEPS, STAGES); ++step) load_left(step, step);
+        for (int step = 0; step < min(STEPS, STAGES); ++step) {
+            if (step >= Tile::AHEAD) load_weight(step, step);
+            load_left(step, step);
+        }
 #pragma unroll 1
         for (int begin = STAGES, phase = 0; begin < STEPS; begin += STAGES, phase ^= 1) {
 #pragma unroll
@@ -109,17 +114,21 @@ __device__ __forceinline__ void multiply(float (&sums)[Tile::COLUMNS / 8][4], co
     pin(sums);
 }
 
-// Writes this warp's 16 rows of 64 results; `target(i)` is where row i goes, or null. Those in
-// bfloat16 go by way of a panel, so that whole rows go out. There they overwrite the warp's own
-// rows of the left factor, which no other warp's products read: others may still be at the last.
+// Writes this warp's 16 rows of 64 results; `target(i, k)` is where row i goes, the k-th of this
+// lane's, or null. Those in bfloat16 go by way of a panel, so that whole rows go out. There they
+// overwrite the warp's own rows of the left factor, which no other warp's products read: others may
+// still be at the last.
+constexpr int STORED = 4;  // rows of a lane, each an eighth of it
+__device__ __forceinline__ int stored_row(int k) { return threadIdx.x % 32 / 8 + 4 * k; }
+
 template <typename Target>
 __device__ __forceinline__ void
 store_rows(const float (*x)[4], int panel, const Target& target) {
     const int lane = threadIdx.x % 32, own = panel + threadIdx.x / 32 * (16 * 128);
-    if constexpr (sizeof(*target(0)) == 4) {
+    if constexpr (sizeof(*target(0, 0)) == 4) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            auto* to = target(lane / 4 + 8 * half);
+            auto* to = target(lane / 4 + 8 * half, half);
             if (!to) continue;
 #pragma unroll
             for (int j = 0; j < 8; ++j)
@@ -137,9 +146,9 @@ store_rows(const float (*x)[4], int panel, const Target& target) {
     }
     __syncwarp();
 #pragma unroll
-    for (int i = lane; i < 128; i += 32) {
-        const int row = i / 8, chunk = i % 8;
-        auto* to = target(row);
+    for (int k = 0; k < STORED; ++k) {
+        const int row = stored_row(k), chunk = lane % 8;
+        auto* to = target(row, k);
         if (to)
             *reinterpret_cast<uint4*>(to + chunk * 8) =
                 *reinterpret_cast<const uint4*>(shared + chunk_at(row, chunk));

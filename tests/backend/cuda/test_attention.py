@@ -23,8 +23,9 @@ from nanoeuler.backend.reference import ReferenceBackend
 # ‖error‖ / ‖reference‖. float32: some roundings of 6e-8 each. TF32 keeps 10 bits of an operand,
 # bf16 7, and rounds its results to 8: a rounding's relative size is 2⁻¹¹/√3 = 2.8e-4 and
 # 2⁻⁹/√3 = 1.1e-3 by norm. Operands, probabilities, their gradients and results see one each.
-BOUNDS = {"ffma": 1e-6, "tf32": 1e-3, "bf16": 4e-3, "wgmma": 4e-3}
-PRECISIONS = {"ffma": "fp32", "tf32": "tf32", "bf16": "bf16", "wgmma": "bf16"}
+BOUNDS = {"ffma": 1e-6, "tf32": 1e-3, "bf16": 4e-3, "wgmma": 4e-3, "prompts": 4e-3}
+PRECISIONS = {"ffma": "fp32", "tf32": "tf32", "bf16": "bf16", "wgmma": "bf16", "prompts": "bf16"}
+FORMS = [*UNITS, "prompts"]  # the last: wgmma in the tiles of prompts
 
 SHAPES = [  # B, T, query heads, key/value heads, head size, documents per row
     (2, 100, 4, 4, 32, 1),
@@ -83,8 +84,15 @@ def random():
     return np.random.default_rng(5)
 
 
-def unit_of_this_device(kernels, unit):
-    return unit if unit != "wgmma" or kernels.hopper else "bf16"
+def attention_of(kernels, form, heads, kv_heads, head_size):
+    """That of a form, or where the device does not have it, of mma.sync."""
+    shape = heads, kv_heads, head_size, PRECISIONS[form]
+    if form not in ("wgmma", "prompts"):
+        return Attention(kernels, *shape, form)
+    if not kernels.hopper:
+        return Attention(kernels, *shape, "bf16")
+    tiles = prompt_tiles(head_size) if form == "prompts" else None
+    return Attention(kernels, *shape, "wgmma", tiles)
 
 
 class Case:
@@ -97,9 +105,7 @@ class Case:
         import cupy
 
         shape = heads, kv_heads, head_size
-        self.attention = Attention(
-            kernels, *shape, PRECISIONS[unit], unit_of_this_device(kernels, unit)
-        )
+        self.attention = attention_of(kernels, unit, *shape)
         packed = random_inputs(random, unit, (B, T, heads + 2 * kv_heads, head_size))
         dout = random_inputs(random, unit, (B, T, heads, head_size))
         if change:
@@ -163,7 +169,7 @@ class Case:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("unit", FORMS)
 def test_forward_and_backward_agree_with_the_reference(kernels, random, unit, shape):
     case = Case(kernels, random, unit, *shape)
     case.forward()
@@ -196,7 +202,7 @@ def test_float32_gradients_of_queries_hold_where_keys_and_values_have_much_in_co
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("shape", CACHED)
-@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("unit", FORMS)
 def test_new_tokens_behind_a_cache_agree_with_the_reference_and_free_places_are_not_read(
     kernels, random, unit, shape
 ):
@@ -215,8 +221,7 @@ def test_new_tokens_behind_a_cache_agree_with_the_reference_and_free_places_are_
     exact = query.astype(np.float64), *np.split(cache.astype(np.float64), 2, axis=2)
     ReferenceBackend(np.float64).attention(*exact, starts, offset, out, lse)
 
-    shape = heads, kv_heads, head_size
-    attention = Attention(kernels, *shape, PRECISIONS[unit], unit_of_this_device(kernels, unit))
+    attention = attention_of(kernels, unit, heads, kv_heads, head_size)
     device_cache = cupy.asarray(cache)
     device_out = cupy.full(out.shape, np.nan, query.dtype)
     device_lse = cupy.full(lse.shape, np.nan, np.float32)
@@ -236,7 +241,7 @@ def test_new_tokens_behind_a_cache_agree_with_the_reference_and_free_places_are_
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("T", [3, 40, 100])
-@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("unit", FORMS)
 def test_the_padding_of_short_rows_does_not_read_beyond_the_cache(kernels, random, unit, T):
     import cupy
 
@@ -249,7 +254,7 @@ def test_the_padding_of_short_rows_does_not_read_beyond_the_cache(kernels, rando
     exact = query.astype(np.float64), *np.split(cache[:, :places].astype(np.float64), 2, axis=2)
     ReferenceBackend(np.float64).attention(*exact, starts, offset, out, lse)
 
-    attention = Attention(kernels, 4, 2, 64, PRECISIONS[unit], unit_of_this_device(kernels, unit))
+    attention = attention_of(kernels, unit, 4, 2, 64)
     device_cache = cupy.asarray(cache)[:, :places]
     device_out = cupy.empty(out.shape, query.dtype)
     device_lse = cupy.empty(lse.shape, np.float32)

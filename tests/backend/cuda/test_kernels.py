@@ -166,16 +166,22 @@ def test_a_prepared_launch_passes_on_what_was_changed(make_kernels, driver, vers
     driver.kinds = ctypes.c_char * 6, ctypes.c_float, ctypes.c_uint64, ctypes.c_int32
     array = SimpleNamespace(data=SimpleNamespace(ptr=1 << 40))
     prepared = make_kernels((9, 0), version).prepare(
-        ROPE, "rope", (3, 2), 128, ByValue(b"before"), 0.5, array, 7, shared=64
+        ROPE,
+        "rope",
+        (3, 2),
+        128,
+        *(ByValue(b"beforebehind", 2), 0.5, array, 7),
+        shared=64,
+        changing=slice(1, 3),
     )
-    prepared.launch()
-    ctypes.memmove(prepared.structure, b"behind", 6)
-    prepared.numbers[1:] = 0.25, 0, 8
-    prepared.launch()
+    prepared.launch(0.5, 1 << 40)
+    prepared.launch(0.25, 0, structure=1)
+    prepared.launch(0.75, 1 << 40)
     shape = [3, 2, 1], [128, 1, 1], 64, attributes
     assert driver.launches == [
         (*shape, [b"before", 0.5, 1 << 40, 7]),
-        (*shape, [b"behind", 0.25, 0, 8]),
+        (*shape, [b"behind", 0.25, 0, 7]),
+        (*shape, [b"before", 0.75, 1 << 40, 7]),
     ]
 
 

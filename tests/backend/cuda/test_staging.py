@@ -26,7 +26,7 @@ def test_pinned_memory_is_given_to_others_only_when_no_copy_writes_to_it(size):
     feed = backend.feed([np.zeros(size, np.int32)])
     assert feed.address == memory
     feed.load(np.arange(size, dtype=np.int32))
-    feed.deliver(backend.stream)
+    backend.feeds.deliver()
     np.testing.assert_array_equal(backend.to_host(feed.arrays[0]), np.arange(size))
 
 
@@ -42,7 +42,7 @@ def test_what_is_loaded_next_does_not_reach_work_that_was_asked_for_before(size)
     seen = []
     for number in range(4):
         feed.load(np.full(size, number, np.int32))
-        feed.deliver(backend.stream)
+        backend.feeds.deliver()
         for _ in range(3):
             slow @ slow
         seen.append(feed.arrays[0].copy())
