@@ -175,7 +175,7 @@ def falling(scores_BV: np.ndarray) -> np.ndarray:
 def checked(chosen_B: np.ndarray) -> np.ndarray:
     """The tokens that a device chose, −1 for a row without a finite candidate. Raises `UserError`
     when there is one, as `choose` does."""
-    if (chosen_B < 0).any():
+    if min(chosen_B.tolist()) < 0:
         raise UserError(NOT_FINITE)
     return chosen_B
 

@@ -188,12 +188,15 @@ class CacheStep:
 
     def __init__(self, model: "Transformer", memory: CacheMemory, rows: int, tokens: int):
         model.need_positions(memory.capacity + tokens)
-        shape = rows, tokens
-        ids, positions = (np.zeros(shape, np.int32) for _ in range(2))
-        fused = is_fused(model, rows, tokens)
+        fused, shape = is_fused(model, rows, tokens), (rows, tokens)
         self.buffers = buffers = model.buffers(rows, tokens, stream_only=fused)
-        self.feed = feed = model.backend.feed([ids, positions, np.zeros(rows, np.int32)])
-        self.arange = np.arange(tokens, dtype=np.int32)
+        self.arange: np.ndarray | None = None
+        """To make positions of, where the step reads any."""
+        fed = [np.zeros(shape, np.int32), np.zeros(rows, np.int32)]
+        if not fused or model.weights.positions is not None:
+            self.arange = np.arange(tokens, dtype=np.int32)
+            fed.append(np.zeros(shape, np.int32))
+        self.feed = feed = model.backend.feed(fed)
         starts = model.backend.zeros(shape, np.int32)
         slots, table = memory.part(slice(0, rows)), model.rope_table
         decode = decode_step(model, buffers, slots) if fused else None
@@ -201,7 +204,8 @@ class CacheStep:
         weak_model = weakref.proxy(model)
 
         def work() -> None:
-            ids, positions, offset = feed.arrays
+            ids, offset, *more = feed.arrays
+            positions = more[0] if more else ids  # a stand-in that nothing reads
             weak_model.embed(ids.reshape(-1), positions.reshape(-1), buffers)
             new = Rows(positions.reshape(-1), starts, offset, table)
             run_cached(weak_model, new, buffers, slots, decode)
@@ -210,9 +214,10 @@ class CacheStep:
 
     def run(self, tokens: np.ndarray, lengths: np.ndarray) -> None:
         """Append `tokens` (rows, n) behind `lengths` tokens of each row."""
-        first = lengths[:, None]
-        positions = first if tokens.shape[1] == 1 else first + self.arange
-        self.feed.load(tokens, positions, lengths)
+        if self.arange is None:
+            self.feed.load(tokens, lengths)
+        else:
+            self.feed.load(tokens, lengths, lengths[:, None] + self.arange)
         self.program.run()
 
 
