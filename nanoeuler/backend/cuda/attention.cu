@@ -51,7 +51,7 @@ static_assert(FORWARD_THREADS == QUERIES * 2 * KEY_GROUPS, "a warp owns 16 rows"
 constexpr int SHARE = HEAD_BLOCKS / KEY_GROUPS;
 constexpr int GROUP_THREADS = QUERIES * 2;
 
-// The same as await_copies for what a group of warps copies for itself: groups keep to their own
+// The same as await_copies for what a group of warps copied for itself: groups keep to their own
 // pace, so that one multiplies while another computes its softmax.
 template <int PENDING>
 __device__ __forceinline__ void await_copies_of(int group) {
@@ -74,16 +74,14 @@ __device__ __forceinline__ void put_together(float (&share)[SHARE][4],
     constexpr int NUMBERS = HEAD_BLOCKS + 1;  // of four
     static_assert(HEAD_BLOCKS % KEY_GROUPS == 0, "whole blocks of columns");
     float4* numbers = reinterpret_cast<float4*>(shared + place) + threadIdx.x % THREADS;
-    const int group = threadIdx.x / THREADS, first = group * SHARE, last = first + SHARE - 1;
+    const int group = threadIdx.x / THREADS;
     auto at = [&](int other, int i) -> float4& { return numbers[(other * NUMBERS + i) * THREADS]; };
     __syncthreads();  // tiles are not read any more
     if (group < used) {
         at(group, HEAD_BLOCKS) = make_float4(top[0], top[1], total[0], total[1]);
 #pragma unroll
-        for (int j = 0; j < HEAD_BLOCKS; j++) {
-            if (j < first || j > last)  // its own share stays in registers
-                at(group, j) = make_float4(sums[j][0], sums[j][1], sums[j][2], sums[j][3]);
-        }
+        for (int j = 0; j < HEAD_BLOCKS; j++)
+            at(group, j) = make_float4(sums[j][0], sums[j][1], sums[j][2], sums[j][3]);
     }
     __syncthreads();
     float4 found[KEY_GROUPS];
@@ -105,15 +103,7 @@ __device__ __forceinline__ void put_together(float (&share)[SHARE][4],
         total[1] = fmaf(found[other].w, lower, total[1]);
 #pragma unroll
         for (int j = 0; j < SHARE; j++) {
-            float4 its;
-            if (other != group) {
-                its = at(other, first + j);
-            } else {
-#pragma unroll
-                for (int i = j; i < HEAD_BLOCKS; i += SHARE)
-                    if (i == first + j)
-                        its = make_float4(sums[i][0], sums[i][1], sums[i][2], sums[i][3]);
-            }
+            const float4 its = at(other, group * SHARE + j);
             share[j][0] = fmaf(its.x, upper, share[j][0]);
             share[j][1] = fmaf(its.y, upper, share[j][1]);
             share[j][2] = fmaf(its.z, lower, share[j][2]);
@@ -215,14 +205,12 @@ extern "C" __global__ void __launch_bounds__(FORWARD_THREADS, FORWARD_BLOCKS)
         step--;  // this group has no keys in the first one
     wait_for_previous();
     copy_query(0, q.first, q.count, query_head);
-    if (KEY_GROUPS > 1) commit_copies();
     fetch_key(step);
     commit_copies();
     if (step > last) fetch_key(step - 1);
     fetch_value(step);
     commit_copies();
-    if (KEY_GROUPS > 1) await_copies<2>();  // queries, which all groups copy together
-    await_copies_of<1>(group);
+    await_copies<1>();  // queries are copied by all groups
     Rows<QUERIES> rows;
     rows.load(0, q.row);
     clear(sums);

@@ -114,13 +114,13 @@ __device__ __forceinline__ void multiply(float (&sums)[Tile::COLUMNS / 8][4], co
     pin(sums);
 }
 
+constexpr int STORED = 4;  // rows of a warp that a lane writes an eighth of
+__device__ __forceinline__ int stored_row(int k) { return threadIdx.x % 32 / 8 + 4 * k; }
+
 // Writes this warp's 16 rows of 64 results; `target(i, k)` is where row i goes, the k-th of this
 // lane's, or null. Those in bfloat16 go by way of a panel, so that whole rows go out. There they
 // overwrite the warp's own rows of the left factor, which no other warp's products read: others may
 // still be at the last.
-constexpr int STORED = 4;  // rows of a lane, each an eighth of it
-__device__ __forceinline__ int stored_row(int k) { return threadIdx.x % 32 / 8 + 4 * k; }
-
 template <typename Target>
 __device__ __forceinline__ void
 store_rows(const float (*x)[4], int panel, const Target& target) {
