@@ -239,11 +239,9 @@ class ContextWindow:
             width = round_up(width, PROMPT_MULTIPLE)
         if width == 1:
             return np.array(pending, np.int32), np.array(counts, np.int32)
-        padded = np.zeros((len(pending), width), np.int32)
-        for row, tokens in enumerate(pending):
-            # in half the time that NumPy takes for a list
-            ids = struct.pack(f"{len(tokens)}i", *tokens)
-            padded[row, : len(tokens)] = np.frombuffer(ids, np.int32)
+        # with zeros behind; in half the time that NumPy takes for a list
+        rows = [struct.pack(f"{len(ids)}i{4 * (width - len(ids))}x", *ids) for ids in pending]
+        padded = np.frombuffer(bytearray().join(rows), np.int32).reshape(-1, width)
         return padded, np.array(counts, np.int32)
 
     def append(self, row: int, new: Sequence[int]) -> Sequence[int]:
