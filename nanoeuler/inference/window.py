@@ -239,7 +239,7 @@ class ContextWindow:
             width = round_up(width, PROMPT_MULTIPLE)
         if width == 1:
             return np.array(pending, np.int32), np.array(counts, np.int32)
-        # with zeros behind; in half the time that NumPy takes for a list
+        # struct takes half the time that NumPy takes for a list; x pads with zeros
         rows = [struct.pack(f"{len(ids)}i{4 * (width - len(ids))}x", *ids) for ids in pending]
         padded = np.frombuffer(bytearray().join(rows), np.int32).reshape(-1, width)
         return padded, np.array(counts, np.int32)
