@@ -1,12 +1,9 @@
 """The ops on a GPU. `backend/reference.py` says what each computes, the `.cu` file of its name how.
 
-Everything runs on one stream. The first run of a program is plain: it compiles, chooses algorithms
-and takes memory. The second records a CUDA graph, and every later one replays that. Sums are taken
-in a fixed order, so equal inputs give equal bits.
+Everything runs on one stream. Sums are taken in a fixed order, so equal inputs give equal bits.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from types import MappingProxyType
 from typing import Any
 
@@ -30,45 +27,35 @@ from nanoeuler.backend.cuda.fp8 import (
     check_capability,
 )
 from nanoeuler.backend.cuda.fused_linear import WORTH_FUSING, FusedLinear
+from nanoeuler.backend.cuda.graph_program import GraphProgram
 from nanoeuler.backend.cuda.kernel_sources import (
     ADDING_WARPS,
     ELEMENTWISE_THREADS,
     HEAD_NORM_BLOCKS,
-    MUON_PARTS,
-    NORM_THREADS,
-    PAIR_THREADS,
-    RATE_BLOCK,
-    STEP_SCALARS,
-    SUM_THREADS,
     WIDTH,
     KernelSources,
     Source,
-    loss_threads,
     row_blocks,
     row_warps,
     spread_shift,
 )
-from nanoeuler.backend.cuda.kernels import Argument, Kernels, blocks
+from nanoeuler.backend.cuda.kernels import Argument, Kernels, blocks, row_stride
+from nanoeuler.backend.cuda.loss_ops import LossOps
+from nanoeuler.backend.cuda.optimizer_ops import OptimizerOps
 from nanoeuler.backend.cuda.prompts import Prompts
 from nanoeuler.backend.cuda.scratch import Scratch
 from nanoeuler.backend.cuda.staging import DeviceFeed, DeviceHostCopy, Feeds
 from nanoeuler.backend.programs import Program
 from nanoeuler.backend.records import (
-    AdamWConstants,
     AttentionArrays,
     AttentionForm,
     BiasedAttentionForm,
     BlockForm,
-    FlatState,
     GeluForm,
     HeadNorm,
     LayerNorm,
-    MatrixGroup,
     ModelWeights,
-    MuonConstants,
     Norm,
-    ParameterRun,
-    PreferencePairs,
     RmsNorm,
     RopeTable,
     SwigluForm,
@@ -79,65 +66,7 @@ BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 FLOAT32 = np.dtype(np.float32)
 
 
-class GraphProgram(Program):
-    """Work that is done once, recorded at its second run, and replayed from then on."""
-
-    def __init__(
-        self, function: Callable[[], None], engine: "CudaBackend", *, training: bool, tuned: bool
-    ):
-        super().__init__(function)
-        self.engine, self.training, self.tuned = engine, training, tuned
-        self.ran = False
-        self.graph: cupy.cuda.Graph | None = None
-        self.scratch: list[Array] = []
-        """Memory whose addresses the graph holds: it must live as long."""
-
-    def run(self) -> None:
-        engine, stream = self.engine, self.engine.stream
-        stream.use()  # what CuPy itself launches, a fill say, belongs on this stream too
-        engine.feeds.deliver()
-        if self.training and engine.fp8 and not engine.fp8.ready:
-            with self.as_meant():
-                self.function()
-            engine.fp8.ready = True
-            return
-        if self.graph is None:
-            with self.as_meant():
-                if not self.ran or not engine.graphs:
-                    self.function()
-                    self.ran = True
-                    return
-                self.graph = self.record()
-        self.graph.launch(stream)
-
-    @contextmanager
-    def as_meant(self) -> Iterator[None]:
-        """The engine computes what is asked for meanwhile as this program is to be computed."""
-        products, fp8 = self.engine.products, self.engine.fp8
-        products.tuned = self.tuned
-        if fp8:
-            fp8.active = self.training
-        try:
-            yield
-        finally:
-            products.tuned = False
-            if fp8:
-                fp8.active = False
-
-    def record(self) -> cupy.cuda.Graph:
-        stream = self.engine.stream
-        with self.engine.scratch.recording() as self.scratch:
-            stream.begin_capture()
-            try:
-                self.function()
-            except BaseException:  # or the stream would stay in capture
-                with suppress(cupy.cuda.runtime.CUDARuntimeError):  # another has yet to join it
-                    stream.end_capture()
-                raise
-            return stream.end_capture()
-
-
-class CudaBackend(DecodingOps, BiasedOps):
+class CudaBackend(DecodingOps, BiasedOps, LossOps, OptimizerOps):
     """CuPy arrays. `precision` is that of products and activations: fp32, tf32, bf16 or fp8.
 
     Sums and statistics are float32 or better. fp8 is bf16 but for most products of training: see
@@ -644,183 +573,9 @@ class CudaBackend(DecodingOps, BiasedOps):
         else:
             super().linear_swiglu_backward(dx_ND, weight_DF, scale, packed_NO, gate, up, out_NF)
 
-    # ---- cross-entropy
-
-    def cross_entropy(
-        self, logits_RV: Array, targets_R: Array, logprobs_R: Array, lse_R: Array
-    ) -> None:
-        self.launch_rows("cross_entropy", logits_RV, targets_R, logprobs_R, lse_R)
-
-    def cross_entropy_backward(
-        self, logits_RV: Array, targets_R: Array, weights_R: Array, lse_R: Array
-    ) -> None:
-        arrays = targets_R, weights_R, lse_R
-        self.launch_gradient("cross_entropy_backward", logits_RV, *arrays)
-
-    def cross_entropy_with_gradient(
-        self, logits_RV: Array, targets_R: Array, weights_R: Array, logprobs_R: Array, lse_R: Array
-    ) -> None:
-        arrays = targets_R, weights_R, logprobs_R, lse_R
-        self.launch_gradient("cross_entropy_with_gradient", logits_RV, *arrays)
-
-    def argmax(self, logits_RV: Array) -> Array:
-        likeliest = self.empty((len(logits_RV),), np.int32)
-        self.launch_rows("argmax", logits_RV, likeliest)
-        return likeliest
-
-    def launch_rows(self, kernel: str, logits_RV: Array, *arrays: Array) -> None:
-        R, V = logits_RV.shape
-        source, stride = self.sources.cross_entropy(V), row_stride(logits_RV)
-        self.launch(source, kernel, R, loss_threads(V), logits_RV, stride, *arrays)
-
-    def launch_gradient(self, kernel: str, logits_RV: Array, *arrays: Array) -> None:
-        """The same for kernels that turn logits into their gradient."""
-        (R, V), stride = logits_RV.shape, row_stride(logits_RV)
-        whole = cupy.ndarray((R, int(stride)), logits_RV.dtype, logits_RV.data)  # with padding
-        copy = self.copy_of("dlogits", whole, wide=True)
-        source = self.sources.cross_entropy(V, fp8=copy.values is not None)
-        self.launch(source, kernel, R, loss_threads(V), logits_RV, stride, *arrays, *copy)
-
-    def add_losses(self, logprobs_NK: Array, weights_NK: Array, losses_2: Array) -> None:
-        N, K = logprobs_NK.shape
-        arrays = logprobs_NK, weights_NK, N * K, K, losses_2
-        self.launch(self.sources.losses(), "add_losses", 1, SUM_THREADS, *arrays)
-
-    def preference(
-        self,
-        logprobs_RTK: Array,
-        pairs: PreferencePairs,
-        margin: float,
-        smoothing: float,
-        weights_RTK: Array,
-        losses_2: Array,
-    ) -> None:
-        (R, T, K), P = logprobs_RTK.shape, pairs.shares_RP.shape[1]
-        source = self.sources.preference()
-        (pair_losses,) = self.scratch.take("preference", ((R, P), np.float64))
-        inputs = logprobs_RTK, *pairs, np.float64(margin), np.float64(smoothing)
-        outputs = weights_RTK, pair_losses
-        self.launch(source, "preference", R * P, PAIR_THREADS, *inputs, *outputs, P, T, K)
-        self.launch(source, "add_pair_losses", 1, PAIR_THREADS, pair_losses, R * P, losses_2)
-
-    # ---- optimizer
-
-    def begin_update(
-        self,
-        squares: Array,
-        schedule_2: Array,
-        losses_2: Array,
-        report_2: Array,
-        constants: AdamWConstants,
-        clip_norm: float,
-    ) -> Array:
-        """`STEP_SCALARS` floats, see adamw.cu."""
-        (scalars,) = self.scratch.take("update", ((STEP_SCALARS,), np.float32))
-        inputs = squares, len(squares), schedule_2, losses_2
-        numbers = map(np.float64, (constants.beta1, constants.beta2, clip_norm))
-        arguments = *inputs, *numbers, scalars, report_2
-        self.launch(self.sources.adamw(), "prepare", 1, ELEMENTWISE_THREADS, *arguments)
-        return scalars
-
-    def adamw(
-        self,
-        flat: FlatState,
-        first_moment: Array,
-        second_moment: Array,
-        runs: Sequence[ParameterRun],
-        constants: AdamWConstants,
-        scalars: Array,
-    ) -> None:
-        working = None if flat.working is flat.parameters else flat.working
-        arrays = flat.parameters, working, flat.gradients, first_moment, second_moment
-        size = flat.parameters.size
-        rates = self.rates(tuple(runs), size)
-        arguments = *arrays, rates, np.int64(size), scalars, *map(float, constants)
-        self.launch_elementwise(self.sources.adamw(), "adamw", size, *arguments)
-
-    def muon(
-        self,
-        flat: FlatState,
-        momentum: Array,
-        groups: Sequence[MatrixGroup],
-        constants: MuonConstants,
-        scalars: Array,
-    ) -> None:
-        source = self.sources.muon()
-        working = None if flat.working is flat.parameters else flat.working
-        for group in groups:
-            count, size = len(group.offsets), np.int64(group.rows * group.columns)
-            grid, offsets = (MUON_PARTS, count), self.offsets(group.offsets)
-            shape = (count, group.rows, group.columns), self.activation
-            square = (count, *2 * (min(group.rows, group.columns),)), self.activation
-            x, other, *squares, partial = self.scratch.take(
-                "muon", shape, shape, square, square, ((count, MUON_PARTS), np.float32)
-            )
-            inputs = flat.gradients, momentum, offsets, size, scalars, constants.momentum
-            self.launch(source, "momentum", grid, ELEMENTWISE_THREADS, *inputs, x, partial)
-            self.launch(source, "normalize", grid, ELEMENTWISE_THREADS, x, partial, size)
-            y = self.orthogonalize(x, other, squares, constants.polynomials)
-            outputs = flat.parameters, working, offsets, size, y, scalars
-            numbers = group.scale, constants.weight_decay
-            self.launch(source, "apply", grid, ELEMENTWISE_THREADS, *outputs, *numbers)
-
-    def orthogonalize(
-        self,
-        x_CRK: Array,
-        other_CRK: Array,
-        squares: list[Array],
-        polynomials: Sequence[tuple[float, float, float]],
-    ) -> Array:
-        """The matrices made orthogonal, in one of the two arrays; `squares` is scratch."""
-        multiply, (gram, polynomial) = self.products.multiply, squares
-        wide = x_CRK.shape[1] <= x_CRK.shape[2]
-        for a, b, c in polynomials:
-            multiply(x_CRK, not wide, x_CRK, wide, gram)
-            multiply(gram, False, gram, False, polynomial, c, gram, b)
-            left, right = (polynomial, x_CRK) if wide else (x_CRK, polynomial)
-            multiply(left, False, right, False, other_CRK, 1.0, x_CRK, a)
-            x_CRK, other_CRK = other_CRK, x_CRK
-        return x_CRK
-
-    def offsets(self, offsets: tuple[int, ...]) -> Array:
-        """Where matrices lie, on the device. Kept like `flags`, and for the same reason."""
-        if offsets not in self.kept_offsets:
-            self.kept_offsets[offsets] = self.from_host(np.array(offsets, np.int64))
-        return self.kept_offsets[offsets]
-
-    def squares(self, values: Array) -> Array:
-        most = 4 * self.device.multiprocessors
-        parts = min(most, blocks(values.size, NORM_THREADS * WIDTH))
-        (partial,) = self.scratch.take("squares", ((most,), np.float64))
-        if parts < most:
-            partial[parts:] = 0
-        arrays = values, np.int64(values.size), partial
-        self.launch(self.sources.adamw(), "squared_norm", parts, NORM_THREADS, *arrays)
-        return partial
-
-    def rates(self, runs: tuple[ParameterRun, ...], size: int) -> Array:
-        """Of each block of `RATE_BLOCK` elements, what the learning rate and its product with the
-        weight decay are multiplied by: see adamw.cu.
-
-        Unlike scratch memory this is kept: its content is made on the host, which a graph cannot
-        repeat. There is one array for each layout of tensors, so one for a model.
-        """
-        layout = tuple((run.part.start, run.part.stop, run.decays, run.rate) for run in runs)
-        if layout not in self.kept_rates:
-            rates = np.zeros((blocks(size, RATE_BLOCK), 2), np.float32)
-            for start, stop, decays, rate in layout:
-                rates[start // RATE_BLOCK : blocks(stop, RATE_BLOCK)] = rate, rate * decays
-            self.kept_rates[layout] = self.from_host(rates)
-        return self.kept_rates[layout]
-
 
 def allocate(shape: tuple[int, ...], dtype: Any) -> Array:
     try:
         return cupy.empty(shape, dtype)
     except cupy.cuda.memory.OutOfMemoryError as error:
         raise MemoryError(f"the GPU's memory is full: {error}") from error
-
-
-def row_stride(array: Array) -> np.int64:
-    """Elements from a row (a token) to the next: of the second last dimension but the heads'."""
-    return np.int64(array.strides[-3 if array.ndim > 2 else -2] // array.itemsize)

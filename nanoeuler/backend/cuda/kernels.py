@@ -241,6 +241,11 @@ def blocks(work: int, per_block: int) -> int:
     return -(-work // per_block)
 
 
+def row_stride(array: cupy.ndarray) -> np.int64:
+    """Elements from a row (a token) to the next: of the second last dimension but the heads'."""
+    return np.int64(array.strides[-3 if array.ndim > 2 else -2] // array.itemsize)
+
+
 @functools.cache
 def driver() -> ctypes.CDLL:
     """The driver's library."""

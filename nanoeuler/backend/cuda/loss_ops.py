@@ -1,0 +1,83 @@
+"""The losses of training on a GPU, and the gradients of logits."""
+
+from collections.abc import Callable
+
+import cupy
+import numpy as np
+from cupy import ndarray as Array
+
+from nanoeuler.backend.cuda.kernel_sources import (
+    PAIR_THREADS,
+    SUM_THREADS,
+    KernelSources,
+    loss_threads,
+)
+from nanoeuler.backend.cuda.kernels import row_stride
+from nanoeuler.backend.cuda.quantized_ops import QuantizedOps
+from nanoeuler.backend.cuda.scratch import Scratch
+from nanoeuler.backend.records import PreferencePairs
+
+
+class LossOps(QuantizedOps):
+    """Kernels of cross_entropy.cu, losses.cu and preference.cu."""
+
+    sources: KernelSources
+    scratch: Scratch
+    launch: Callable[..., None]
+
+    def cross_entropy(
+        self, logits_RV: Array, targets_R: Array, logprobs_R: Array, lse_R: Array
+    ) -> None:
+        self.launch_rows("cross_entropy", logits_RV, targets_R, logprobs_R, lse_R)
+
+    def cross_entropy_backward(
+        self, logits_RV: Array, targets_R: Array, weights_R: Array, lse_R: Array
+    ) -> None:
+        arrays = targets_R, weights_R, lse_R
+        self.launch_gradient("cross_entropy_backward", logits_RV, *arrays)
+
+    def cross_entropy_with_gradient(
+        self, logits_RV: Array, targets_R: Array, weights_R: Array, logprobs_R: Array, lse_R: Array
+    ) -> None:
+        arrays = targets_R, weights_R, logprobs_R, lse_R
+        self.launch_gradient("cross_entropy_with_gradient", logits_RV, *arrays)
+
+    def argmax(self, logits_RV: Array) -> Array:
+        likeliest = self.empty((len(logits_RV),), np.int32)
+        self.launch_rows("argmax", logits_RV, likeliest)
+        return likeliest
+
+    def launch_rows(self, kernel: str, logits_RV: Array, *arrays: Array) -> None:
+        R, V = logits_RV.shape
+        source, stride = self.sources.cross_entropy(V), row_stride(logits_RV)
+        self.launch(source, kernel, R, loss_threads(V), logits_RV, stride, *arrays)
+
+    def launch_gradient(self, kernel: str, logits_RV: Array, *arrays: Array) -> None:
+        """The same for kernels that turn logits into their gradient."""
+        (R, V), stride = logits_RV.shape, row_stride(logits_RV)
+        whole = cupy.ndarray((R, int(stride)), logits_RV.dtype, logits_RV.data)  # with padding
+        copy = self.copy_of("dlogits", whole, wide=True)
+        source = self.sources.cross_entropy(V, fp8=copy.values is not None)
+        self.launch(source, kernel, R, loss_threads(V), logits_RV, stride, *arrays, *copy)
+
+    def add_losses(self, logprobs_NK: Array, weights_NK: Array, losses_2: Array) -> None:
+        N, K = logprobs_NK.shape
+        arrays = logprobs_NK, weights_NK, N * K, K, losses_2
+        self.launch(self.sources.losses(), "add_losses", 1, SUM_THREADS, *arrays)
+
+    def preference(
+        self,
+        logprobs_RTK: Array,
+        pairs: PreferencePairs,
+        margin: float,
+        smoothing: float,
+        weights_RTK: Array,
+        losses_2: Array,
+    ) -> None:
+        (R, T, K), P = logprobs_RTK.shape, pairs.shares_RP.shape[1]
+        source = self.sources.preference()
+        (pair_losses,) = self.scratch.take("preference", ((R, P), np.float64))
+        inputs = logprobs_RTK, *pairs, np.float64(margin), np.float64(smoothing)
+        outputs = weights_RTK, pair_losses
+        self.launch(source, "preference", R * P, PAIR_THREADS, *inputs, *outputs, P, T, K)
+        self.launch(source, "add_pair_losses", 1, PAIR_THREADS, pair_losses, R * P, losses_2)

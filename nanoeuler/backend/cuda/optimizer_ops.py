@@ -1,0 +1,156 @@
+"""The optimizer's update on a GPU: the gradient's norm, AdamW and Muon."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from cupy import ndarray as Array
+
+from nanoeuler.backend.cuda.cublaslt import CublasLt
+from nanoeuler.backend.cuda.device import Device
+from nanoeuler.backend.cuda.kernel_sources import (
+    ELEMENTWISE_THREADS,
+    MUON_PARTS,
+    NORM_THREADS,
+    RATE_BLOCK,
+    STEP_SCALARS,
+    WIDTH,
+    KernelSources,
+    Source,
+)
+from nanoeuler.backend.cuda.kernels import Argument, blocks
+from nanoeuler.backend.cuda.scratch import Scratch
+from nanoeuler.backend.ops import Backend
+from nanoeuler.backend.records import (
+    AdamWConstants,
+    FlatState,
+    MatrixGroup,
+    MuonConstants,
+    ParameterRun,
+)
+
+
+class OptimizerOps(Backend):
+    """Kernels of adamw.cu and muon.cu."""
+
+    device: Device
+    sources: KernelSources
+    scratch: Scratch
+    launch: Callable[..., None]
+    products: CublasLt
+    kept_rates: dict[tuple[tuple[int, int, bool, float], ...], Array]
+    kept_offsets: dict[tuple[int, ...], Array]
+
+    @abstractmethod
+    def launch_elementwise(
+        self, source: Source, kernel: str, elements: int, *arguments: Argument
+    ) -> None:
+        """Launch threads that take `WIDTH` elements each."""
+
+    def begin_update(
+        self,
+        squares: Array,
+        schedule_2: Array,
+        losses_2: Array,
+        report_2: Array,
+        constants: AdamWConstants,
+        clip_norm: float,
+    ) -> Array:
+        """`STEP_SCALARS` floats, see adamw.cu."""
+        (scalars,) = self.scratch.take("update", ((STEP_SCALARS,), np.float32))
+        inputs = squares, len(squares), schedule_2, losses_2
+        numbers = map(np.float64, (constants.beta1, constants.beta2, clip_norm))
+        arguments = *inputs, *numbers, scalars, report_2
+        self.launch(self.sources.adamw(), "prepare", 1, ELEMENTWISE_THREADS, *arguments)
+        return scalars
+
+    def adamw(
+        self,
+        flat: FlatState,
+        first_moment: Array,
+        second_moment: Array,
+        runs: Sequence[ParameterRun],
+        constants: AdamWConstants,
+        scalars: Array,
+    ) -> None:
+        working = None if flat.working is flat.parameters else flat.working
+        arrays = flat.parameters, working, flat.gradients, first_moment, second_moment
+        size = flat.parameters.size
+        rates = self.rates(tuple(runs), size)
+        arguments = *arrays, rates, np.int64(size), scalars, *map(float, constants)
+        self.launch_elementwise(self.sources.adamw(), "adamw", size, *arguments)
+
+    def muon(
+        self,
+        flat: FlatState,
+        momentum: Array,
+        groups: Sequence[MatrixGroup],
+        constants: MuonConstants,
+        scalars: Array,
+    ) -> None:
+        source = self.sources.muon()
+        working = None if flat.working is flat.parameters else flat.working
+        for group in groups:
+            count, size = len(group.offsets), np.int64(group.rows * group.columns)
+            grid, offsets = (MUON_PARTS, count), self.offsets(group.offsets)
+            shape = (count, group.rows, group.columns), self.activation
+            square = (count, *2 * (min(group.rows, group.columns),)), self.activation
+            x, other, *squares, partial = self.scratch.take(
+                "muon", shape, shape, square, square, ((count, MUON_PARTS), np.float32)
+            )
+            inputs = flat.gradients, momentum, offsets, size, scalars, constants.momentum
+            self.launch(source, "momentum", grid, ELEMENTWISE_THREADS, *inputs, x, partial)
+            self.launch(source, "normalize", grid, ELEMENTWISE_THREADS, x, partial, size)
+            y = self.orthogonalize(x, other, squares, constants.polynomials)
+            outputs = flat.parameters, working, offsets, size, y, scalars
+            numbers = group.scale, constants.weight_decay
+            self.launch(source, "apply", grid, ELEMENTWISE_THREADS, *outputs, *numbers)
+
+    def orthogonalize(
+        self,
+        x_CRK: Array,
+        other_CRK: Array,
+        squares: list[Array],
+        polynomials: Sequence[tuple[float, float, float]],
+    ) -> Array:
+        """The matrices made orthogonal, in one of the two arrays; `squares` is scratch."""
+        multiply, (gram, polynomial) = self.products.multiply, squares
+        wide = x_CRK.shape[1] <= x_CRK.shape[2]
+        for a, b, c in polynomials:
+            multiply(x_CRK, not wide, x_CRK, wide, gram)
+            multiply(gram, False, gram, False, polynomial, c, gram, b)
+            left, right = (polynomial, x_CRK) if wide else (x_CRK, polynomial)
+            multiply(left, False, right, False, other_CRK, 1.0, x_CRK, a)
+            x_CRK, other_CRK = other_CRK, x_CRK
+        return x_CRK
+
+    def offsets(self, offsets: tuple[int, ...]) -> Array:
+        """Where matrices lie, on the device. Kept like `flags`, and for the same reason."""
+        if offsets not in self.kept_offsets:
+            self.kept_offsets[offsets] = self.from_host(np.array(offsets, np.int64))
+        return self.kept_offsets[offsets]
+
+    def squares(self, values: Array) -> Array:
+        most = 4 * self.device.multiprocessors
+        parts = min(most, blocks(values.size, NORM_THREADS * WIDTH))
+        (partial,) = self.scratch.take("squares", ((most,), np.float64))
+        if parts < most:
+            partial[parts:] = 0
+        arrays = values, np.int64(values.size), partial
+        self.launch(self.sources.adamw(), "squared_norm", parts, NORM_THREADS, *arrays)
+        return partial
+
+    def rates(self, runs: tuple[ParameterRun, ...], size: int) -> Array:
+        """Of each block of `RATE_BLOCK` elements, what the learning rate and its product with the
+        weight decay are multiplied by: see adamw.cu.
+
+        Unlike scratch memory this is kept: its content is made on the host, which a graph cannot
+        repeat. There is one array for each layout of tensors, so one for a model.
+        """
+        layout = tuple((run.part.start, run.part.stop, run.decays, run.rate) for run in runs)
+        if layout not in self.kept_rates:
+            rates = np.zeros((blocks(size, RATE_BLOCK), 2), np.float32)
+            for start, stop, decays, rate in layout:
+                rates[start // RATE_BLOCK : blocks(stop, RATE_BLOCK)] = rate, rate * decays
+            self.kept_rates[layout] = self.from_host(rates)
+        return self.kept_rates[layout]
