@@ -93,12 +93,18 @@ __device__ __forceinline__ void copy_small(int target, const void* source, bool 
         : "memory");
 }
 
-// Waits until all but the newest PENDING groups have arrived, for every thread of the block and for
+// Waits until all but the newest PENDING groups of this thread's copies have arrived, also for
 // wgmma, which reads through the asynchronous proxy.
 template <int PENDING>
-__device__ __forceinline__ void await_copies() {
+__device__ __forceinline__ void await_own_copies() {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
     if constexpr (UNIT == WGMMA) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// The same for the copies of every thread of the block.
+template <int PENDING>
+__device__ __forceinline__ void await_copies() {
+    await_own_copies<PENDING>();
     __syncthreads();
 }
 
