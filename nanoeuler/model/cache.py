@@ -190,12 +190,11 @@ class CacheStep:
         model.need_positions(memory.capacity + tokens)
         fused, shape = is_fused(model, rows, tokens), (rows, tokens)
         self.buffers = buffers = model.buffers(rows, tokens, stream_only=fused)
-        self.arange: np.ndarray | None = None
-        """To make positions of, where the step reads any."""
-        fed = [np.zeros(shape, np.int32), np.zeros(rows, np.int32)]
-        if not fused or model.weights.positions is not None:
-            self.arange = np.arange(tokens, dtype=np.int32)
-            fed.append(np.zeros(shape, np.int32))
+        self.reads_positions = not fused or model.weights.positions is not None
+        """A fused op counts them from the lengths."""
+        self.arange = np.arange(tokens, dtype=np.int32)
+        ids, lengths, positions = (np.zeros(each, np.int32) for each in (shape, rows, shape))
+        fed = [ids, lengths, positions] if self.reads_positions else [ids, lengths]
         self.feed = feed = model.backend.feed(fed)
         starts = model.backend.zeros(shape, np.int32)
         slots, table = memory.part(slice(0, rows)), model.rope_table
@@ -204,20 +203,20 @@ class CacheStep:
         weak_model = weakref.proxy(model)
 
         def work() -> None:
-            ids, offset, *more = feed.arrays
-            positions = more[0] if more else ids  # a stand-in that nothing reads
-            weak_model.embed(ids.reshape(-1), positions.reshape(-1), buffers)
-            new = Rows(positions.reshape(-1), starts, offset, table)
+            ids, offset, *rest = feed.arrays
+            positions_N = rest[0].reshape(-1) if rest else None
+            weak_model.embed(ids.reshape(-1), positions_N, buffers)
+            new = Rows(positions_N, starts, offset, table)
             run_cached(weak_model, new, buffers, slots, decode)
 
         self.program = model.backend.program(work)
 
     def run(self, tokens: np.ndarray, lengths: np.ndarray) -> None:
         """Append `tokens` (rows, n) behind `lengths` tokens of each row."""
-        if self.arange is None:
-            self.feed.load(tokens, lengths)
-        else:
+        if self.reads_positions:
             self.feed.load(tokens, lengths, lengths[:, None] + self.arange)
+        else:
+            self.feed.load(tokens, lengths)
         self.program.run()
 
 

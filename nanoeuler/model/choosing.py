@@ -26,7 +26,7 @@ AHEAD = 3
 class SamplingSettings(Protocol):
     """How a token is drawn; see `nanoeuler.inference.sampling`."""
 
-    def __hash__(self) -> int: ...
+    def __hash__(self) -> int: ...  # equal settings are packed once
 
     @property
     def temperature(self) -> float: ...

@@ -153,13 +153,13 @@ class PreparedLaunch:
         pack(self.memory, arguments)
         self.structures = arguments[0] if isinstance(arguments[0], ByValue) else None
         self.changing = slot_layout(tuple(map(type, arguments[changing])))[0]
-        self.place = SLOT_BYTES * (changing.start or 0)
+        self.offset = SLOT_BYTES * (changing.start or 0)
         self.given = ctypes.byref(configuration), ctypes.c_void_p(handle), self.pointers, None
 
     def launch(self, *changed: float | np.integer, structure: int = 0) -> None:
         """`changed`: those arguments, an array as its address. `structure` says which one of the
         first argument's is taken."""
-        self.changing.pack_into(self.memory, self.place, *changed)
+        self.changing.pack_into(self.memory, self.offset, *changed)
         if self.structures:
             self.pointers[0] = self.structures.address + structure * self.structures.size
         launch_kernel(self.given)

@@ -12,14 +12,13 @@ from nanoeuler.backend.cuda.kernels import Kernels, blocks
 from nanoeuler.backend.cuda.packing import offsets, views
 from nanoeuler.backend.programs import Feed, HostCopy
 
+WORTH_WAITING = 1 << 16
+"""Bytes: a copy of fewer takes less time on the stream than the events that take it off."""
+
 
 def hold_pinned(owner: object, arrived: cupy.cuda.Event) -> None:
     """Let others have the pinned memory of `owner` only when its last copy has `arrived`."""
     weakref.finalize(owner, arrived.synchronize).atexit = False
-
-
-WORTH_WAITING = 1 << 16
-"""Bytes: a copy of fewer takes less time on the stream than the events that take it off."""
 
 
 class Feeds:
@@ -31,8 +30,8 @@ class Feeds:
         """Those whose content the next program takes."""
 
     def new(self, arrays: list[np.ndarray]) -> "DeviceFeed":
-        size = offsets(arrays)[-1].stop
-        return (DeviceFeed if size <= WORTH_WAITING else WaitingFeed)(arrays, self)
+        is_small = offsets(arrays)[-1].stop <= WORTH_WAITING
+        return DeviceFeed(arrays, self) if is_small else WaitingFeed(arrays, self)
 
     def deliver(self) -> None:
         """Bring what was loaded to its target, before what the stream does next."""

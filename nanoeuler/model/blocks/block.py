@@ -20,7 +20,7 @@ Activations = TypeVar("Activations")
 class Rows:
     """Where the tokens of a pass stand: B rows of T tokens, N = B · T."""
 
-    positions_N: Array  # rotary positions
+    positions_N: Array  # rotary positions; a fused op counts them from `offset_B`
     starts_BT: Array  # per token, the slot in its row at which its document starts
     offset_B: Array  # tokens that the cache holds in front of each row; 0 without a cache
     rope_table: RopeTable

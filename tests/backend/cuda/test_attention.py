@@ -50,13 +50,13 @@ def relative_error(result, expected):
     return np.linalg.norm(np.asarray(result, np.float64) - expected) / np.linalg.norm(expected)
 
 
-def random_inputs(random, unit, shape):
+def random_inputs(random, form, shape):
     import ml_dtypes
 
     return (
         random.standard_normal(shape)
         .astype(np.float32)
-        .astype(np.float32 if unit in ("ffma", "tf32") else ml_dtypes.bfloat16)
+        .astype(np.float32 if form in ("ffma", "tf32") else ml_dtypes.bfloat16)
     )
 
 
@@ -99,15 +99,15 @@ class Case:
     """Random inputs in one packed buffer, as the model has them, and the reference's results."""
 
     def __init__(
-        self, kernels, random, unit, B, T, heads, kv_heads, head_size, documents, change=None
+        self, kernels, random, form, B, T, heads, kv_heads, head_size, documents, change=None
     ):
         """`change` is given queries, keys and values to alter."""
         import cupy
 
         shape = heads, kv_heads, head_size
-        self.attention = attention_of(kernels, unit, *shape)
-        packed = random_inputs(random, unit, (B, T, heads + 2 * kv_heads, head_size))
-        dout = random_inputs(random, unit, (B, T, heads, head_size))
+        self.attention = attention_of(kernels, form, *shape)
+        packed = random_inputs(random, form, (B, T, heads + 2 * kv_heads, head_size))
+        dout = random_inputs(random, form, (B, T, heads, head_size))
         if change:
             change(*self.split(packed, heads, kv_heads))
         starts, offset = document_starts(random, B, T, documents), np.zeros(B, np.int32)
@@ -169,15 +169,15 @@ class Case:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("unit", FORMS)
-def test_forward_and_backward_agree_with_the_reference(kernels, random, unit, shape):
-    case = Case(kernels, random, unit, *shape)
+@pytest.mark.parametrize("form", FORMS)
+def test_forward_and_backward_agree_with_the_reference(kernels, random, form, shape):
+    case = Case(kernels, random, form, *shape)
     case.forward()
     case.backward()
     kernels.stream.synchronize()
     for name, error in case.errors().items():
         # with a single key the gradients of query and key are zero: the reference's are rounding
-        assert error < BOUNDS[unit] or (shape[1] == 1 and name in ("dquery", "dkey")), name
+        assert error < BOUNDS[form] or (shape[1] == 1 and name in ("dquery", "dkey")), name
 
 
 @pytest.mark.gpu
@@ -202,15 +202,15 @@ def test_float32_gradients_of_queries_hold_where_keys_and_values_have_much_in_co
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("shape", CACHED)
-@pytest.mark.parametrize("unit", FORMS)
+@pytest.mark.parametrize("form", FORMS)
 def test_new_tokens_behind_a_cache_agree_with_the_reference_and_free_places_are_not_read(
-    kernels, random, unit, shape
+    kernels, random, form, shape
 ):
     import cupy
 
     B, T, heads, kv_heads, head_size, places, lengths = shape
-    query = random_inputs(random, unit, (B, T, heads, head_size))
-    cache = random_inputs(random, unit, (B, places, 2 * kv_heads, head_size))
+    query = random_inputs(random, form, (B, T, heads, head_size))
+    cache = random_inputs(random, form, (B, places, 2 * kv_heads, head_size))
     for row, length in zip(cache, lengths, strict=True):
         row[length + T :] = np.nan
     starts = np.repeat(random.integers(0, np.array(lengths)[:, None] + 1), T, axis=1).astype(
@@ -221,7 +221,7 @@ def test_new_tokens_behind_a_cache_agree_with_the_reference_and_free_places_are_
     exact = query.astype(np.float64), *np.split(cache.astype(np.float64), 2, axis=2)
     ReferenceBackend(np.float64).attention(*exact, starts, offset, out, lse)
 
-    attention = attention_of(kernels, unit, heads, kv_heads, head_size)
+    attention = attention_of(kernels, form, heads, kv_heads, head_size)
     device_cache = cupy.asarray(cache)
     device_out = cupy.full(out.shape, np.nan, query.dtype)
     device_lse = cupy.full(lse.shape, np.nan, np.float32)
@@ -235,26 +235,26 @@ def test_new_tokens_behind_a_cache_agree_with_the_reference_and_free_places_are_
     cupy.cuda.Device().synchronize()
     attention.forward(*arguments, device_out, device_lse)
     kernels.stream.synchronize()
-    assert relative_error(device_out.get(), out) < BOUNDS[unit]
-    assert relative_error(device_lse.get(), lse) < BOUNDS[unit]
+    assert relative_error(device_out.get(), out) < BOUNDS[form]
+    assert relative_error(device_lse.get(), lse) < BOUNDS[form]
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("T", [3, 40, 100])
-@pytest.mark.parametrize("unit", FORMS)
-def test_the_padding_of_short_rows_does_not_read_beyond_the_cache(kernels, random, unit, T):
+@pytest.mark.parametrize("form", FORMS)
+def test_the_padding_of_short_rows_does_not_read_beyond_the_cache(kernels, random, form, T):
     import cupy
 
     places, lengths = 100, [100 - T, 99]  # of the second row only the first new token counts
-    query = random_inputs(random, unit, (2, T, 4, 64))
-    cache = random_inputs(random, unit, (2, places + T, 4, 64))
+    query = random_inputs(random, form, (2, T, 4, 64))
+    cache = random_inputs(random, form, (2, places + T, 4, 64))
     cache[:, places:] = np.nan
     starts, offset = np.zeros((2, T), np.int32), np.array(lengths, np.int32)
     out, lse = np.empty(query.shape), np.empty((2, 4, T))
     exact = query.astype(np.float64), *np.split(cache[:, :places].astype(np.float64), 2, axis=2)
     ReferenceBackend(np.float64).attention(*exact, starts, offset, out, lse)
 
-    attention = attention_of(kernels, unit, 4, 2, 64)
+    attention = attention_of(kernels, form, 4, 2, 64)
     device_cache = cupy.asarray(cache)[:, :places]
     device_out = cupy.empty(out.shape, query.dtype)
     device_lse = cupy.empty(lse.shape, np.float32)
@@ -270,14 +270,14 @@ def test_the_padding_of_short_rows_does_not_read_beyond_the_cache(kernels, rando
     kernels.stream.synchronize()
     found = device_out.get().astype(np.float64)
     assert np.isfinite(found).all()
-    assert relative_error(found[0], out[0]) < BOUNDS[unit]
-    assert relative_error(found[1, :1], out[1, :1]) < BOUNDS[unit]
+    assert relative_error(found[0], out[0]) < BOUNDS[form]
+    assert relative_error(found[1, :1], out[1, :1]) < BOUNDS[form]
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("unit", UNITS)
-def test_two_runs_give_the_same_bits_in_a_graph_or_out_of_it(kernels, random, unit):
-    case = Case(kernels, random, unit, 2, 257, 6, 2, 64, 7)
+@pytest.mark.parametrize("form", UNITS)
+def test_two_runs_give_the_same_bits_in_a_graph_or_out_of_it(kernels, random, form):
+    case = Case(kernels, random, form, 2, 257, 6, 2, 64, 7)
     case.forward()
     case.backward()
     kernels.stream.synchronize()
