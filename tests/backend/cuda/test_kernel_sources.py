@@ -49,6 +49,7 @@ def compile_source(source, architecture) -> str:
     compile."""
     options = [
         *source.options,
+        "--device-as-default-execution-space",  # as CuPy does; up to CUDA 13.0, lambdas need it
         f"--gpu-architecture={architecture}",
         "--ptxas-options=-v",
     ]
