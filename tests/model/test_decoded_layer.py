@@ -6,8 +6,9 @@ Each class is the reference with one mistake. What it is off by is more than any
 import numpy as np
 import pytest
 
+from nanoeuler.backend.cpu.engine import CpuBackend
 from nanoeuler.backend.reference import ReferenceBackend
-from nanoeuler.model.checks.decoded_layer import QK_NORM_SHAPES, check_decode
+from nanoeuler.model.checks.decoded_layer import PROMPT_SHAPES, QK_NORM_SHAPES, check_decode
 from nanoeuler.model.checks.engine_ops import OP_TOLERANCE
 from nanoeuler.model.checks.op_comparison import Random
 
@@ -74,5 +75,24 @@ def test_a_mistake_in_the_norm_of_heads_fails_the_check(mistaken, shape, part):
     if shape.qk_norm == "rms" and mistaken in (NoWeight, NormBehindRotation):
         return  # without a weight the norm and the rotation may change places
     for B, S, T in ((3, 70, 1), (2, 40, 4)):
-        errors = check_decode(mistaken(part), Random(1), B, S, shape, fused=False, tokens=T)
+        errors = check_decode(mistaken(part), Random(1), B, S, shape, tokens=T, composed=True)
         assert max(row.error for row in errors) > 2 * OP_TOLERANCE["bf16"]
+
+
+class FewTokens(CpuBackend):
+    """Counts the steps that its fused op is given, none of more tokens than it takes."""
+
+    fused_steps = 0
+
+    def decode_fused(self, step):
+        assert step.starts_BT.shape[1] <= self.fused_tokens
+        self.fused_steps += 1
+        super().decode_fused(step)
+
+
+@pytest.mark.parametrize(("tokens", "fused"), [(4, 1), (70, 0)])
+def test_the_check_gives_a_fused_op_what_the_engine_says_that_it_takes(tokens, fused):
+    engine = FewTokens(1)
+    errors = check_decode(engine, Random(1), 1, 80, PROMPT_SHAPES[2], tokens=tokens)
+    assert max(row.error for row in errors) < OP_TOLERANCE["fp32"]
+    assert engine.fused_steps == fused

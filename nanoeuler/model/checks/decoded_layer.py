@@ -7,11 +7,10 @@ from itertools import product
 
 import numpy as np
 
-from nanoeuler.backend.capabilities import FusingBackend
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import CacheSlots
 from nanoeuler.model.blocks.block import Rows
-from nanoeuler.model.cache import decode_step, run_cached
+from nanoeuler.model.cache import decode_step, is_fused, run_cached
 from nanoeuler.model.checks.comparison import Comparison
 from nanoeuler.model.checks.op_comparison import Arrays, Input, Output, Random, compare_op
 from nanoeuler.model.config import ModelConfig
@@ -83,37 +82,30 @@ COMPOSED_CACHES = [(1, 33), (3, 70), (9, 40)]
 def check_decoded_layers(engine: Backend, random: Random) -> Iterator[Comparison]:
     """Layers of several shapes: by the fused op where the engine has one, and composed."""
     for (B, S), shape in zip(CACHES, 2 * SHAPES, strict=False):
-        yield from check_decode(engine, random, B, S, shape, fused=takes(engine, B))
+        yield from check_decode(engine, random, B, S, shape)
     for (B, S, T), shape in zip(SEVERAL, 2 * SHAPES, strict=False):
-        yield from check_decode(engine, random, B, S, shape, fused=takes(engine, B, T), tokens=T)
+        yield from check_decode(engine, random, B, S, shape, tokens=T)
     for (B, S, T), shape in product(MANY_ROWS if engine.device else (), SHAPES):
-        yield from check_decode(engine, random, B, S, shape, fused=takes(engine, B, T), tokens=T)
+        yield from check_decode(engine, random, B, S, shape, tokens=T)
     for (B, S), shape in zip(CACHES, 3 * GPT2_SHAPES, strict=True):
-        yield from check_decode(engine, random, B, S, shape, fused=takes(engine, B))
+        yield from check_decode(engine, random, B, S, shape)
     for (B, S, T), shape in zip(SEVERAL, 2 * GPT2_SHAPES, strict=True):
-        yield from check_decode(engine, random, B, S, shape, fused=takes(engine, B, T), tokens=T)
-        yield from check_decode(engine, random, B, S, shape, fused=False)
+        yield from check_decode(engine, random, B, S, shape, tokens=T)
+        yield from check_decode(engine, random, B, S, shape, composed=True)
     for (B, S, T), shape in product(MANY_ROWS if engine.device else (), GPT2_SHAPES):
-        yield from check_decode(engine, random, B, S, shape, fused=takes(engine, B, T), tokens=T)
+        yield from check_decode(engine, random, B, S, shape, tokens=T)
     for (B, S, T), shape in product(PROMPTS if engine.device else (), PROMPT_SHAPES):
-        yield from check_decode(engine, random, B, S, shape, fused=True, tokens=T)
+        yield from check_decode(engine, random, B, S, shape, tokens=T)
     for (B, S), shape in zip(COMPOSED_CACHES, SHAPES, strict=False):
-        yield from check_decode(engine, random, B, S, shape, fused=False)
+        yield from check_decode(engine, random, B, S, shape, composed=True)
     for (B, S), shape in zip(CACHES, 3 * QK_NORM_SHAPES, strict=False):
-        yield from check_decode(engine, random, B, S, shape, fused=takes(engine, B))
+        yield from check_decode(engine, random, B, S, shape)
     for (B, S, T), shape in zip(SEVERAL, 2 * QK_NORM_SHAPES, strict=False):
-        yield from check_decode(engine, random, B, S, shape, fused=takes(engine, B, T), tokens=T)
+        yield from check_decode(engine, random, B, S, shape, tokens=T)
     for (B, S, T), shape in product(MANY_ROWS if engine.device else (), QK_NORM_SHAPES):
-        yield from check_decode(engine, random, B, S, shape, fused=takes(engine, B, T), tokens=T)
+        yield from check_decode(engine, random, B, S, shape, tokens=T)
     for (B, S), shape in zip(COMPOSED_CACHES, QK_NORM_SHAPES, strict=False):
-        yield from check_decode(engine, random, B, S, shape, fused=False)
-
-
-def takes(engine: Backend, rows: int, tokens: int = 1) -> bool:
-    """Does the engine's own op take so many?"""
-    return isinstance(engine, FusingBackend) and (
-        rows * tokens <= engine.fused_rows and tokens <= engine.fused_tokens
-    )
+        yield from check_decode(engine, random, B, S, shape, composed=True)
 
 
 def check_decode(
@@ -123,10 +115,12 @@ def check_decode(
     S: int,
     shape: LayerShape,
     *,
-    fused: bool,
     tokens: int = 1,
+    composed: bool = False,
 ) -> Iterator[Comparison]:
-    """A layer for new tokens of each row, and the logits behind them; composed, or by the fused op.
+    """A layer for new tokens of each row, and the logits behind them.
+
+    By the fused op where the engine takes it by itself, unless `composed`.
 
     Rows have all lengths, from none to a cache that the new tokens fill. For the fused op, free
     slots hold NaN. Matrices and norms, which share no element, take theirs from one draw.
@@ -135,6 +129,8 @@ def check_decode(
     count = FlatBuffer.elements(config)
     G, E = shape.kv_heads, shape.head_size
     T = tokens
+    model = Transformer(config, engine.from_host(np.zeros(count, np.float32)), engine)
+    fused = not composed and is_fused(model, B, T)
     lengths = np.linspace(S - T, 0, B).astype(np.int32)
     slots_BT = (lengths[:, None] + np.arange(T)).astype(np.int32)
     keys, values = random.normal(2, B, S, G, E)
