@@ -42,7 +42,10 @@ class FusingBackend(Backend):
         )
 
     def fuses_prompts(self, forms: Sequence[BlockForm], dim: int, rows: int, tokens: int) -> bool:
-        """Does it compute them for more tokens of each row than `fused_tokens`, too?"""
+        """Does it compute them for more tokens of each row than `fused_tokens`, too?
+
+        There it knows `last_BD`.
+        """
         return False
 
     def prompt_tokens(self, forms: Sequence[BlockForm], dim: int, rows: int, tokens: int) -> int:
@@ -60,7 +63,8 @@ class FusingBackend(Backend):
     def decode_fused(self, step: DecodeStep) -> None:
         """step.x ← the output of all blocks for the new tokens of each sequence.
 
-        Keys and values go to the cache from slot lengths[b] on. Called where `fuses` says so.
+        Keys and values go to the cache from slot lengths[b] on. Called where `fuses` says so. With
+        `last_BD` the last block need not compute more than goes there.
         """
 
 

@@ -49,7 +49,8 @@ class CacheMemory:
         numbers: not every library copies bfloat16."""
         pairs = itertools.starmap(CacheSlots, zip(every[::2], every[1::2], strict=True))
         self.slots = [None if shape is None else next(pairs) for shape in shapes]
-        self.steps: dict[tuple[int, int], CacheStep] = {}
+        self.steps: dict[tuple[int, int, bool], CacheStep] = {}
+        """By the number of rows and of tokens, and whether each token's output is needed."""
         self.choices: dict[tuple[int, int], Any] = {}
         """By the number of rows and of tokens: see `choosing.py`."""
         self.widths: dict[tuple[int, int], int] = {}
@@ -66,7 +67,7 @@ class CacheMemory:
 
     def trim(self, tokens: int) -> None:
         """Keep the steps used last, for `tokens` tokens of all rows together."""
-        while sum(rows * length for rows, length in self.steps) > tokens:
+        while sum(rows * length for rows, length, _ in self.steps) > tokens:
             del self.steps[next(iter(self.steps))]
 
 
@@ -106,11 +107,12 @@ class Cache:
         if n > 1 and not every:
             tokens = padded(model, self.memory, tokens)
             n = tokens.shape[1]
-        step = self.step(model, n)
-        step.run(tokens, self.lengths)
-        self.lengths += np.array(new, np.int32)
-        norm = step.buffers.norms[-1]
-        if every or n == 1:
+        step = self.step(model, n, every)
+        added = np.array(new, np.int32)
+        step.run(tokens, self.lengths, added)
+        self.lengths += added
+        norm = step.norm
+        if every or len(norm.x_ND) == B:
             return norm
         if B == 1:
             last_BD = norm.x_ND[new[0] - 1 : new[0]]
@@ -119,9 +121,9 @@ class Cache:
         out_BD, inverse_rms_B = norm.out_ND[:B], norm.inverse_rms_N[:B]
         return norm._replace(x_ND=last_BD, out_ND=out_BD, inverse_rms_N=inverse_rms_B)
 
-    def step(self, model: "Transformer", tokens: int) -> "CacheStep":
+    def step(self, model: "Transformer", tokens: int, every: bool) -> "CacheStep":
         """The step that appends `tokens` to every row; the ones used last are kept."""
-        key, steps = (len(self.lengths), tokens), self.memory.steps
+        key, steps = (len(self.lengths), tokens, every), self.memory.steps
         if key == next(reversed(steps), None):  # the one used last
             return steps[key]
         steps[key] = steps.pop(key) if key in steps else CacheStep(model, self.memory, *key)
@@ -184,39 +186,51 @@ def padded(model: "Transformer", memory: CacheMemory, tokens: np.ndarray) -> np.
 
 class CacheStep:
     """Appends new tokens to every row of a cache, always on the same arrays: an engine may record
-    it."""
+    it. Without `every` only the last one of each row is read, and an engine may leave the others
+    out at the end."""
 
-    def __init__(self, model: "Transformer", memory: CacheMemory, rows: int, tokens: int):
+    def __init__(
+        self, model: "Transformer", memory: CacheMemory, rows: int, tokens: int, every: bool
+    ):
         model.need_positions(memory.capacity + tokens)
-        fused, shape = is_fused(model, rows, tokens), (rows, tokens)
+        fused, shape, backend = is_fused(model, rows, tokens), (rows, tokens), model.backend
         self.buffers = buffers = model.buffers(rows, tokens, stream_only=fused)
         self.reads_positions = not fused or model.weights.positions is not None
         """A fused op counts them from the lengths."""
         self.arange = np.arange(tokens, dtype=np.int32)
-        ids, lengths, positions = (np.zeros(each, np.int32) for each in (shape, rows, shape))
-        fed = [ids, lengths, positions] if self.reads_positions else [ids, lengths]
-        self.feed = feed = model.backend.feed(fed)
-        starts = model.backend.zeros(shape, np.int32)
+        positions = [shape] if self.reads_positions else []
+        fed = [np.zeros(each, np.int32) for each in (shape, rows, rows, *positions)]
+        self.feed = feed = backend.feed(fed)
+        starts = backend.zeros(shape, np.int32)
         slots, table = memory.part(slice(0, rows)), model.rope_table
         decode = decode_step(model, buffers, slots) if fused else None
+        self.norm = norm = buffers.norms[-1]
+        is_prompt = isinstance(backend, FusingBackend) and tokens > backend.fused_tokens
+        if decode and is_prompt and not every:
+            decode.last_BD = backend.empty((rows, model.config.dim), backend.residual)
+            out_BD, inverse_rms_B = norm.out_ND[:rows], norm.inverse_rms_N[:rows]
+            self.norm = norm._replace(
+                x_ND=decode.last_BD, out_ND=out_BD, inverse_rms_N=inverse_rms_B
+            )
         # the model may hold this step, by way of the memory of a cache that is gone
         weak_model = weakref.proxy(model)
 
         def work() -> None:
-            ids, offset, *rest = feed.arrays
+            ids, offset, ends, *rest = feed.arrays
             positions_N = rest[0].reshape(-1) if rest else None
+            if decode:
+                decode.ends_B = ends
             weak_model.embed(ids.reshape(-1), positions_N, buffers)
             new = Rows(positions_N, starts, offset, table)
             run_cached(weak_model, new, buffers, slots, decode)
 
-        self.program = model.backend.program(work)
+        self.program = backend.program(work)
 
-    def run(self, tokens: np.ndarray, lengths: np.ndarray) -> None:
-        """Append `tokens` (rows, n) behind `lengths` tokens of each row."""
-        if self.reads_positions:
-            self.feed.load(tokens, lengths, lengths[:, None] + self.arange)
-        else:
-            self.feed.load(tokens, lengths)
+    def run(self, tokens: np.ndarray, lengths: np.ndarray, counts: np.ndarray) -> None:
+        """Append tokens (rows, n), of which counts (rows,) are meant, behind `lengths` tokens of
+        each row."""
+        positions = [lengths[:, None] + self.arange] if self.reads_positions else []
+        self.feed.load(tokens, lengths, lengths + counts - 1, *positions)
         self.program.run()
 
 

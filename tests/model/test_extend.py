@@ -137,5 +137,5 @@ def test_prompts_of_nearly_one_length_take_the_same_step():
         ]
         np.testing.assert_allclose(read[1], read[0], rtol=1e-5, atol=1e-6)
         assert caches[1].lengths.tolist() == [3, length]
-    assert sorted(caches[0].memory.steps) == [(2, 2), (2, 3), (2, 5), (2, 6)]
-    assert sorted(caches[1].memory.steps) == [(2, 4), (2, 8)]
+    shapes = [sorted(key[:2] for key in cache.memory.steps) for cache in caches]
+    assert shapes == [[(2, 2), (2, 3), (2, 5), (2, 6)], [(2, 4), (2, 8)]]

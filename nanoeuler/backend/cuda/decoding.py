@@ -9,7 +9,7 @@ as it is cheap.
 import functools
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -57,7 +57,7 @@ from nanoeuler.backend.records import (
     SwigluWeights,
 )
 
-LEAST_SPAN = 32  # keys that are worth a block
+LEAST_SPAN = 128  # keys that are worth a block
 HEAD_BLOCKS = 2  # of a multiprocessor, each of which takes a share of the vocabulary
 
 
@@ -74,6 +74,8 @@ class LayerStep:
     table: RopeTable
     x_BD: Array
     lengths: Array  # of the sequences
+    query: Array | None = None
+    """Of rows whose queries are known, and whose keys and values are in their slots."""
 
     @property
     def rows(self) -> int:
@@ -118,12 +120,21 @@ class DecodingOps(FusingBackend, ChoosingBackend):
             attention, mlp = step.forms[:2]
             assert isinstance(attention, AttentionForm)
             assert isinstance(mlp, SwigluForm)
-            self.prompts.read(step, sizes_of(attention, mlp, step.x_ND.shape[1]))
+            query = self.prompts.read(step, sizes_of(attention, mlp, step.x_ND.shape[1]))
+            if query is not None:
+                self.end_prompts(step, query)
             return
-        layers = layers_of(step)
+        layers = [layer_of(step, index) for index in range(len(step.forms) // 2)]
         compute = self.step_of(layers[0].sizes, len(step.x_ND))
         for layer in layers:
             compute(layer)
+
+    def end_prompts(self, step: DecodeStep, query_BHE: Array) -> None:
+        """What the last layer does for the last token of each sequence, behind its products."""
+        layer = layer_of(step, len(step.forms) // 2 - 1)
+        layer.sizes = replace(layer.sizes, qk_norm=False)  # heads are normed
+        layer.x_BD, layer.lengths, layer.query = step.last_BD, step.ends_B, query_BHE
+        self.step_of(layer.sizes, layer.rows)(layer)
 
     def fuses_prompts(self, forms: Sequence[BlockForm], dim: int, rows: int, tokens: int) -> bool:
         if not (self.has_clusters and tokens > self.fused_tokens):
@@ -168,9 +179,9 @@ class DecodingOps(FusingBackend, ChoosingBackend):
         inputs = x, a.norm, a.norm_bias, float(step.attention.epsilon)
         weights = a.query_key_value, a.query_key_value_bias
         rotation = lengths, *step.table
-        outputs = query, *step.slots
-        sizes = B, S, step.cache_stride
-        self.launch_warps(source, "project", pairs, *inputs, *weights, *rotation, *outputs, *sizes)
+        outputs = query, *step.slots, B, S, step.cache_stride
+        if step.query is None:
+            self.launch_warps(source, "project", pairs, *inputs, *weights, *rotation, *outputs)
         attention = self.sources.decode_attention(s, step.tokens, MOSTLY_CACHE)
         self.attend(attention, step, query, span, splits, None, parts, shares)
         attended = parts, shares, lengths, span, splits
@@ -208,7 +219,8 @@ class DecodingOps(FusingBackend, ChoosingBackend):
         norm = a.norm, a.norm_bias, float(step.attention.epsilon)
         weights = a.query_key_value, a.query_key_value_bias
         rotation, sizes = (lengths, *step.table), (B, S, step.cache_stride)
-        launch("project", x, *norm, *weights, *rotation, query, *step.slots, *sizes)
+        if step.query is None:
+            launch("project", x, *norm, *weights, *rotation, query, *step.slots, *sizes)
         whole = attended if attention.parts == 1 else None
         block = attention.warps * WARP, attention.shared_bytes
         self.attend(source, step, query, span, splits, whole, parts, shares, block)
@@ -233,9 +245,11 @@ class DecodingOps(FusingBackend, ChoosingBackend):
         normed, packed, query, attended, gate_up, hidden, inverse_rms = self.scratch.take(
             "decoding", *activations, ((B,), np.float32)
         )
-        self.rms_norm(x, a.norm, step.attention.epsilon, normed, inverse_rms)
-        self.linear(normed, a.query_key_value, packed)
-        self.attend_packed(step, packed, query, attended)
+        if step.query is None:
+            self.rms_norm(x, a.norm, step.attention.epsilon, normed, inverse_rms)
+            self.linear(normed, a.query_key_value, packed)
+            self.fill_slots(step, packed, query)
+        self.attend_whole(step, query, attended)
         self.add_linear(attended, a.output, step.attention.step_size, x)
         self.rms_norm(x, m.norm, step.mlp.epsilon, normed, inverse_rms)
         self.linear_swiglu(normed, m.gate_up, gate_up, step.mlp.gate, step.mlp.up, hidden)
@@ -253,25 +267,27 @@ class DecodingOps(FusingBackend, ChoosingBackend):
         second = LayerNorm(x, m.norm, m.norm_bias, step.mlp.epsilon, normed, inverse_rms)
         self.layer_norm(first)
         self.linear_bias(normed, a.query_key_value, a.query_key_value_bias, packed)
-        self.attend_packed(step, packed, query, attended)
+        self.fill_slots(step, packed, query)
+        self.attend_whole(step, query, attended)
         self.linear(attended, a.output, delta)
         self.add_layer_norm(x, delta, a.output_bias, step.attention.step_size, second)
         self.linear_gelu(normed, m.up, m.up_bias, up, hidden)
         self.linear(hidden, m.down, delta)
         self.add_layer_norm(x, delta, m.down_bias, step.mlp.step_size, first)  # its norm is unused
 
-    def attend_packed(self, step: LayerStep, packed: Array, query: Array, attended: Array) -> None:
-        """From the product q, k, v to the keys and values in the cache and to `attended`."""
-        s, B = step.sizes, step.rows
+    def fill_slots(self, step: LayerStep, packed: Array, query: Array) -> None:
+        """From the product q, k, v to queries, and to keys and values in the cache."""
+        s, B, source = step.sizes, step.rows, self.sources.decode_attention(step.sizes, step.tokens)
         threads = B * (s.heads + 2 * s.kv_heads) * s.head_size // (2 * WIDTH)
-        grid, source = (
-            blocks(threads, ATTEND_THREADS),
-            self.sources.decode_attention(s, step.tokens),
-        )
+        grid = blocks(threads, ATTEND_THREADS)
         inputs = packed, np.int64(packed.shape[1]), step.lengths, *step.table
         outputs = query, *step.slots
         sizes = step.cache_stride, step.capacity, B
         self.launch(source, "fill_slots", grid, ATTEND_THREADS, *inputs, *outputs, *sizes)
+
+    def attend_whole(self, step: LayerStep, query: Array, attended: Array) -> None:
+        """Attention to the keys of a row in one part."""
+        source = self.sources.decode_attention(step.sizes, step.tokens)
         self.attend(source, step, query, step.capacity, 1, attended, None, None)
 
     def attend(
@@ -291,12 +307,15 @@ class DecodingOps(FusingBackend, ChoosingBackend):
         bytes of shared memory."""
         s, a, (threads, shared) = step.sizes, step.a, block
         grid = splits, s.heads // s.heads_together, step.rows
+        known = step.query is not None
+        query = step.query if known else query
         inputs = query, *step.slots, step.cache_stride, step.lengths
         norms = *step.table, a.query_norm, a.key_norm, float(step.attention.epsilon)
         sizes = step.capacity, span, s.head_size**-0.5
         outputs = out, parts, shares
         arguments = *inputs, *norms, *sizes, *outputs
-        self.launch(source, "attend", grid, threads, *arguments, shared=shared, early=True)
+        # early, it would fetch keys of earlier tokens that are only being written
+        self.launch(source, "attend", grid, threads, *arguments, shared=shared, early=not known)
 
     def next_logits(self, norm: Norm, weight_VD: Array, out_BV: Array) -> None:
         x_BD, gpt2 = norm.x_ND, isinstance(norm, LayerNorm)
@@ -393,29 +412,24 @@ def many_bucket(rows: int) -> int:
     return max(8, bucket(rows))
 
 
-def layers_of(step: DecodeStep) -> list[LayerStep]:
-    """The layers of a step, each an attention and an MLP block."""
-    layers = []
-    pairs = zip(step.forms[::2], step.forms[1::2], strict=True)
-    for index, (attention, mlp) in enumerate(pairs):
-        slots = step.slots[2 * index]
-        assert isinstance(attention, AttentionForm)
-        assert isinstance(mlp, SwigluForm | GeluForm)
-        assert slots is not None
-        layers.append(
-            LayerStep(
-                sizes_of(attention, mlp, step.x_ND.shape[1]),
-                attention,
-                mlp,
-                step.weights[2 * index],
-                step.weights[2 * index + 1],
-                slots,
-                step.rope_table,
-                step.x_ND,
-                step.lengths_B,
-            )
-        )
-    return layers
+def layer_of(step: DecodeStep, index: int) -> LayerStep:
+    """A layer of a step: an attention and an MLP block."""
+    first, second = 2 * index, 2 * index + 1
+    attention, mlp, slots = step.forms[first], step.forms[second], step.slots[first]
+    assert isinstance(attention, AttentionForm)
+    assert isinstance(mlp, SwigluForm | GeluForm)
+    assert slots is not None
+    return LayerStep(
+        sizes_of(attention, mlp, step.x_ND.shape[1]),
+        attention,
+        mlp,
+        step.weights[first],
+        step.weights[second],
+        slots,
+        step.rope_table,
+        step.x_ND,
+        step.lengths_B,
+    )
 
 
 def sizes_of(attention: AttentionForm, mlp: SwigluForm | GeluForm, dim: int) -> DecodingSizes:

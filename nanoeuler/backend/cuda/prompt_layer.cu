@@ -12,6 +12,11 @@
 // of the squares of 64 columns each. As 1/r is the same for a whole row, the next product
 // multiplies its results by it.
 //
+// Where a layer's results are needed for the last token of each sequence alone, its `project` has
+// `ends` (N / tokens) int, the slots of those tokens, and writes their queries alone, to
+// (N / tokens, HEADS, HEAD_SIZE). Who writes x in front of that layer has `last` (N / tokens, DIM)
+// RESIDUAL, where x of those tokens goes and no other. Elsewhere both are null.
+//
 // in:  x (N, DIM) RESIDUAL, changed by `output` and `down`; scaled = w · x (N, DIM), attended
 //      (N, HEADS · HEAD_SIZE), hidden (N, FFN) and the weights (outputs, inputs) bfloat16, by maps
 //      of boxes of 64 × 64; squares (N, DIM / 64) float; w (DIM) float; lengths (N / tokens) int:
@@ -43,15 +48,31 @@ __device__ __forceinline__ float2 load_two(const float* from) {
 __device__ __forceinline__ float2 load_two(const bfloat16* from) {
     return unpack_bf16(*reinterpret_cast<const unsigned*>(from));
 }
+__device__ __forceinline__ void store_two(float* to, float2 x) {
+    *reinterpret_cast<float2*>(to) = x;
+}
+__device__ __forceinline__ void store_two(bfloat16* to, float2 x) {
+    *reinterpret_cast<unsigned*>(to) = pack_bf16(x.x, x.y);
+}
 // As an array of this type has them.
 __device__ __forceinline__ float2 rounded(float2 x, const float*) { return x; }
 __device__ __forceinline__ float2 rounded(float2 x, const bfloat16*) {
     return unpack_bf16(pack_bf16(x.x, x.y));
 }
 
+// Where x of `token` goes.
+template <typename T>
+__device__ __forceinline__ T* row_of(T* x, T* last, int token, int columns, const int* lengths,
+    const int* ends, int tokens) {
+    if (!last) return x + size_t(token) * columns;
+    const int b = token / tokens, slot = lengths[b] + token - b * tokens;
+    return slot == ends[b] ? last + size_t(b) * columns : nullptr;
+}
+
 // A warp takes a chunk of a row.
 extern "C" __global__ void
-scale_rows(const RESIDUAL* x, const float* norm, bfloat16* scaled, float* squares, int rows) {
+scale_rows(const RESIDUAL* x, const float* norm, RESIDUAL* last, bfloat16* scaled, float* squares,
+    int rows, const int* lengths, const int* ends, int tokens) {
     let_next_start();
     wait_for_previous();
     const int chunk = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x % 32;
@@ -59,6 +80,11 @@ scale_rows(const RESIDUAL* x, const float* norm, bfloat16* scaled, float* square
     const size_t at = size_t(chunk) * CHUNK + lane * 2;
     const float2 value = load_two(x + at), weight = load_two(norm + at % DIM);
     *reinterpret_cast<unsigned*>(scaled + at) = pack_bf16(value.x * weight.x, value.y * weight.y);
+    if (last) {
+        const int token = chunk / (DIM / CHUNK);
+        RESIDUAL* to = row_of(last, last, token, DIM, lengths, ends, tokens);
+        if (to) store_two(to + at % DIM, value);
+    }
     float sum = fmaf(value.x, value.x, value.y * value.y);
 #pragma unroll
     for (int distance = 16; distance > 0; distance /= 2)
@@ -84,9 +110,9 @@ using ProjectTile = Tile<2, HEAD_SIZE, PROJECT_STAGES, PROJECT_BYTES>;
 
 extern "C" __global__ void __launch_bounds__(ProjectTile::THREADS, 1)
     project(const __grid_constant__ Maps maps, bfloat16* keys, bfloat16* values,
-        const float* query_norm, const float* key_norm, float epsilon, const float* squares,
-        const int* lengths, const float* cosine, const float* sine, bfloat16* query, int rows,
-        int tokens, int capacity, long long cache_batch) {
+        const float* query_norm, const float* key_norm, float epsilon, const int* ends,
+        const float* squares, const int* lengths, const float* cosine, const float* sine,
+        bfloat16* query, int rows, int tokens, int capacity, long long cache_batch) {
     constexpr int HALF = HEAD_SIZE / 2;
     const int lane = threadIdx.x % 32, head = blockIdx.x;
     const int kind = head < HEADS              ? 0
@@ -118,11 +144,12 @@ extern "C" __global__ void __launch_bounds__(ProjectTile::THREADS, 1)
         for (int k = 0; k < STORED; ++k) {
             const int token = row + stored_row(k), b = min(token, rows - 1) / tokens;
             const int slot = lengths[b] + token - b * tokens;
-            bfloat16* own = query + (size_t(token) * HEADS + head) * HEAD_SIZE;
+            bfloat16* own = query + (size_t(ends ? b : token) * HEADS + head) * HEAD_SIZE;
             if (kind > 0)
                 own = (kind == 1 ? keys : values) + b * cache_batch +
                       (size_t(slot) * KV_HEADS + kv_head) * HEAD_SIZE;
-            targets[k] = token < rows && (kind == 0 || slot < capacity) ? own : nullptr;
+            const bool needed = kind > 0 ? slot < capacity : !ends || slot == ends[b];
+            targets[k] = token < rows && needed ? own : nullptr;
         }
         wait_for_previous();
         inverse = inverse_rms(squares, epsilon, row + lane / 4, rows);
@@ -207,7 +234,8 @@ extern "C" __global__ void __launch_bounds__(GateUpTile::THREADS, 1)
 // A block takes 64 columns of 64 tokens: larger tiles would leave multiprocessors without work.
 template <int INPUTS, typename Tile>
 __device__ __forceinline__ void add_product(const Maps& maps, float step_size,
-    const float* norm, RESIDUAL* x, bfloat16* scaled, float* squares, int rows) {
+    const float* norm, RESIDUAL* last, RESIDUAL* x, bfloat16* scaled, float* squares, int rows,
+    const int* lengths, const int* ends, int tokens) {
     const int lane = threadIdx.x % 32, column = blockIdx.x * 64, tile = blockIdx.y * Tile::ROWS;
     const int first = tile + threadIdx.x / 32 * 16, row = first + lane / 4;
     const int own = column + lane % 4 * 2;
@@ -227,9 +255,11 @@ __device__ __forceinline__ void add_product(const Maps& maps, float step_size,
         }
     });
     if (!Tile::computes()) return;
-    auto at = [&](auto* to) {
+    auto at = [&](auto* to, auto* last) {
         return [=](int i, int) {
-            return first + i < rows ? to + size_t(first + i) * DIM + column : nullptr;
+            decltype(to) row = nullptr;
+            if (first + i < rows) row = row_of(to, last, first + i, DIM, lengths, ends, tokens);
+            return row ? row + column : nullptr;
         };
     };
 #pragma unroll
@@ -250,14 +280,14 @@ __device__ __forceinline__ void add_product(const Maps& maps, float step_size,
         if (token < rows && lane % 4 == 0)
             squares[size_t(token) * (DIM / CHUNK) + column / CHUNK] = sum;
     }
-    store_rows(sums, Tile::STAGE, at(x));
+    store_rows(sums, Tile::STAGE, at(x, last));
     if (!norm) return;
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) sums[j][i] *= i % 2 ? weight[j].y : weight[j].x;
     }
-    store_rows(sums, 0, at(scaled));
+    store_rows(sums, 0, at(scaled, static_cast<bfloat16*>(nullptr)));
 }
 
 using OutputTile = Tile<1, 64, OUTPUT_STAGES, OUTPUT_BYTES>;
@@ -266,11 +296,14 @@ using DownTile = Tile<1, 64, DOWN_STAGES, DOWN_BYTES>;
 extern "C" __global__ void __launch_bounds__(OutputTile::THREADS, 1)
     output(const __grid_constant__ Maps maps, float step_size, const float* norm, RESIDUAL* x,
         bfloat16* scaled, float* squares, int rows) {
-    add_product<ATTENDED, OutputTile>(maps, step_size, norm, x, scaled, squares, rows);
+    add_product<ATTENDED, OutputTile>(
+        maps, step_size, norm, nullptr, x, scaled, squares, rows, nullptr, nullptr, 1);
 }
 
 extern "C" __global__ void __launch_bounds__(DownTile::THREADS, 1)
-    down(const __grid_constant__ Maps maps, float step_size, const float* norm, RESIDUAL* x,
-        bfloat16* scaled, float* squares, int rows) {
-    add_product<FFN, DownTile>(maps, step_size, norm, x, scaled, squares, rows);
+    down(const __grid_constant__ Maps maps, float step_size, const float* norm, RESIDUAL* last,
+        RESIDUAL* x, bfloat16* scaled, float* squares, int rows, const int* lengths,
+        const int* ends, int tokens) {
+    add_product<FFN, DownTile>(
+        maps, step_size, norm, last, x, scaled, squares, rows, lengths, ends, tokens);
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from nanoeuler.backend.cuda.attention import Attention, prompt_tiles, view
+from nanoeuler.backend.cuda.chip import WARP
 from nanoeuler.backend.cuda.decoding_sizes import PROMPT_BOX, DecodingSizes, prompt_products
 from nanoeuler.backend.cuda.fused_linear import tensor_map
 from nanoeuler.backend.cuda.kernel_sources import KernelSources
@@ -36,8 +37,12 @@ class Prompts:
             self.attentions[heads] = Attention(self.kernels, *heads, "bf16", tiles=tiles)
         return self.attentions[heads]
 
-    def read(self, step: DecodeStep, s: DecodingSizes) -> None:
-        """x ← the output of all layers, each of sizes `s`; keys and values go to their slots."""
+    def read(self, step: DecodeStep, s: DecodingSizes) -> Array | None:
+        """x ← the output of all layers, each of sizes `s`; keys and values go to their slots.
+
+        With `last_BD` the last layer is left at its queries, of the last tokens alone, (B, H, E):
+        they are returned, and its inputs for those tokens are in `last_BD`.
+        """
         x, starts_BT, lengths_B = step.x_ND, step.starts_BT, step.lengths_B
         attentions, mlps = step.weights[::2], step.weights[1::2]
         a, m, caches = attentions[0], mlps[0], [slots for slots in step.slots if slots is not None]
@@ -53,6 +58,7 @@ class Prompts:
             ((B, s.heads, T), np.float32),
         )
         attended_BTHE = attended.reshape(query.shape)
+        last, ends, rows_of = step.last_BD, step.ends_B, (lengths_B, step.ends_B, T)
         normed, mixed, gated = (tensor_map(a, PROMPT_BOX) for a in (scaled, attended, hidden))
         source, attention = self.sources.prompt_layer(s), self.attention(s)
         products = prompt_products(s)
@@ -73,15 +79,17 @@ class Prompts:
             own, shared = slice(1, 1 + len(changing)), product.shared_bytes
             return self.kernels.prepare(*form, *arguments, shared=shared, changing=own)
 
-        grid, scaling = blocks(N * chunks, SCALING_WARPS), (x, a.norm, scaled, squares, N)
-        self.kernels.launch(source, "scale_rows", grid, SCALING_WARPS * 32, *scaling, early=True)
+        only = last if len(caches) == 1 else None
+        grid, scaling = blocks(N * chunks, SCALING_WARPS), (x, a.norm, only, scaled, squares, N)
+        threads = SCALING_WARPS * WARP
+        self.kernels.launch(source, "scale_rows", grid, threads, *scaling, *rows_of, early=True)
         added = x, scaled, squares, N
         project = prepare(
             "project",
             s.heads + 2 * s.kv_heads,
             normed,
             [each.query_key_value for each in attentions],
-            (keys, values, a.query_norm, a.key_norm, 0.0),
+            (keys, values, a.query_norm, a.key_norm, 0.0, ends),
             *(squares, lengths_B, *step.rope_table, query, N, T, keys.shape[1]),
             np.int64(keys.strides[0] // keys.itemsize),
         )
@@ -91,18 +99,25 @@ class Prompts:
         output = prepare("output", chunks, mixed, weights, (0.0, m.norm), *added)
         weights, columns = [each.gate_up for each in mlps], s.ffn // PROMPT_BOX
         gate_up = prepare("gate_up", columns, normed, weights, (0.0,), squares, hidden, N)
-        down = prepare("down", chunks, gated, [m.down for m in mlps], (0.0, m.norm), *added)
+        weights, changing = [m.down for m in mlps], (0.0, m.norm, last)
+        down = prepare("down", chunks, gated, weights, changing, *added, *rows_of)
         following = [*(a.norm for a in attentions[1:]), None]
         forms = step.forms[::2], step.forms[1::2]
         layers = zip(*forms, attentions, mlps, caches, following, strict=True)
         for i, (attention_form, mlp_form, a, m, (keys, values), norm) in enumerate(layers):
             to_keys, to_values = address(keys), address(values)
             norms = address(a.query_norm), address(a.key_norm)
-            project.launch(to_keys, to_values, *norms, attention_form.epsilon, structure=i)
+            ending = last is not None and norm is None
+            own = *norms, attention_form.epsilon, address(ends if ending else None)
+            project.launch(to_keys, to_values, *own, structure=i)
+            if ending:
+                return query.reshape(N, s.heads, s.head_size)[:B]
             attend.launch(to_keys, *strides, to_values)
             output.launch(attention_form.step_size, address(m.norm), structure=i)
             gate_up.launch(mlp_form.epsilon, structure=i)
-            down.launch(mlp_form.step_size, address(norm), structure=i)
+            only = last if i == len(caches) - 2 else None
+            down.launch(mlp_form.step_size, address(norm), address(only), structure=i)
+        return None
 
 
 def address(array: Array | None) -> int:

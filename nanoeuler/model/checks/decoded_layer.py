@@ -7,6 +7,7 @@ from itertools import product
 
 import numpy as np
 
+from nanoeuler.backend.capabilities import FusingBackend
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import CacheSlots
 from nanoeuler.model.blocks.block import Rows
@@ -96,6 +97,7 @@ def check_decoded_layers(engine: Backend, random: Random) -> Iterator[Comparison
         yield from check_decode(engine, random, B, S, shape, tokens=T)
     for (B, S, T), shape in product(PROMPTS if engine.device else (), PROMPT_SHAPES):
         yield from check_decode(engine, random, B, S, shape, tokens=T)
+        yield from check_decode(engine, random, B, S, shape, tokens=T, last=True)
     for (B, S), shape in zip(COMPOSED_CACHES, SHAPES, strict=False):
         yield from check_decode(engine, random, B, S, shape, composed=True)
     for (B, S), shape in zip(CACHES, 3 * QK_NORM_SHAPES, strict=False):
@@ -116,11 +118,13 @@ def check_decode(
     shape: LayerShape,
     *,
     tokens: int = 1,
+    last: bool = False,
     composed: bool = False,
 ) -> Iterator[Comparison]:
     """A layer for new tokens of each row, and the logits behind them.
 
-    By the fused op where the engine takes it by itself, unless `composed`.
+    By the fused op where the engine takes it by itself, unless `composed`. With `last` the output
+    is needed for one token of each row alone, behind which others are padding.
 
     Rows have all lengths, from none to a cache that the new tokens fill. For the fused op, free
     slots hold NaN. Matrices and norms, which share no element, take theirs from one draw.
@@ -146,7 +150,13 @@ def check_decode(
         "keys": (keys, "activation"),
         "values": (values, "activation"),
     }
-    outputs: dict[str, Output] = {"logits": ((B * T, head_rows(config)), "statistic")}
+    outputs: dict[str, Output] = {
+        "logits": ((B if last else B * T, head_rows(config)), "statistic")
+    }
+    behind = np.arange(B, dtype=np.int32) % min(T, 3)  # tokens behind the last one
+    if last:
+        inputs["ends"] = lengths + np.int32(T - 1) - behind, "index"
+        outputs["last"] = (B, shape.dim), "residual"
 
     def step(ops: Backend, a: Arrays) -> None:
         model = Transformer(config, a.norms, ops)
@@ -156,18 +166,27 @@ def check_decode(
             buffers.norms[point] = buffers.norms[point]._replace(x_ND=a.x)
         slots = [CacheSlots(a.keys, a.values), None]
         decode = decode_step(model, buffers, slots) if fused else None
+        if decode and last:
+            decode.last_BD, decode.ends_B = a.last, a.ends
         starts = ops.zeros((B, T), np.int32)
         rows = Rows(a.positions, starts, a.lengths, model.rope_table)
         run_cached(model, rows, buffers, slots, decode)
         written = (np.arange(B)[:, None] * S + slots_BT).reshape(-1)
         a.key = ops.gather(a.keys.reshape(B * S, G * E), written)
         a.value = ops.gather(a.values.reshape(B * S, G * E), written)
-        ops.next_logits(buffers.norms[-1], model.weights.first_head, a.logits)
+        norm = buffers.norms[-1]
+        if last:
+            if not (fused and isinstance(ops, FusingBackend)):
+                a.last = ops.gather(norm.x_ND, np.arange(B) * T + T - 1 - behind)
+            out_BD, inverse_rms_B = norm.out_ND[:B], norm.inverse_rms_N[:B]
+            norm = norm._replace(x_ND=a.last, out_ND=out_BD, inverse_rms_N=inverse_rms_B)
+        ops.next_logits(norm, model.weights.first_head, a.logits)
 
     new = f"{B} × {T}" if T > 1 else f"{B}"
     case = (
-        f"decode{', composed' * (not fused)}: {new} of {S}, {shape.dim}, {shape.heads} / {G} heads "
-        f"of {E}, ffn {shape.ffn}{', GPT-2' * (shape.family == 'gpt2')}"
+        f"decode{', composed' * (not fused)}: {new} of {S}{', one needed' * last}, {shape.dim}, "
+        f"{shape.heads} / {G} heads of {E}, ffn {shape.ffn}{', GPT-2' * (shape.family == 'gpt2')}"
         f"{f', norms of heads: {shape.qk_norm}' * (shape.qk_norm != 'none')}"
     )
-    yield from compare_op(case, engine, inputs, outputs, step, ("x", "key", "value"))
+    changed = ("key", "value") if last else ("x", "key", "value")
+    yield from compare_op(case, engine, inputs, outputs, step, changed)

@@ -150,6 +150,27 @@ def test_prompts_have_kernels_of_their_own():
     assert not engine("fp32").fuses_prompts(forms, 128, 1, 300)
 
 
+@pytest.mark.parametrize("config", [PROMPTED, dataclasses.replace(PROMPTED, qk_norm="weighted")])
+@pytest.mark.parametrize(("rows", "length"), [(1, 200), (3, 100), (7, 100), (30, 60), (90, 20)])
+def test_behind_a_prompt_the_last_layer_computes_last_tokens_alone(config, rows, length):
+    backend = engine("bf16")
+    model = Transformer(config, backend.from_host(initial_parameters(config, 1)), backend)
+    random = np.random.default_rng(3)
+    tokens = random.integers(0, config.vocab_size, (rows, length)).astype(np.int32)
+    counts = length - np.arange(rows, dtype=np.int32) % 9
+    caches = [model.new_cache(rows, 2 * length) for _ in range(2)]
+    for _ in range(2):
+        every = backend.to_host(model.extend(caches[0], tokens, counts, every=True))
+        last = backend.to_host(model.extend(caches[1], tokens, counts))
+        expected = every.reshape(rows, length, -1)[np.arange(rows), counts - 1]
+        # each result is rounded to 8 bits
+        assert np.linalg.norm(last - expected) < 0.01 * np.linalg.norm(expected)
+        for row in range(rows):  # slots behind those of the row's tokens have no meaning
+            ends = slice(0, caches[0].lengths[row])
+            bits = [cache.memory.all_bits[:, row, ends] for cache in caches]
+            assert (bits[0] == bits[1]).all()
+
+
 @pytest.mark.parametrize("rows", [1, 3])
 def test_padding_of_prompts_and_the_room_of_a_cache_change_no_bit(rows):
     backend = engine("bf16")
