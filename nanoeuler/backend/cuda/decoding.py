@@ -30,6 +30,7 @@ from nanoeuler.backend.cuda.decoding_sizes import (
     choosing_threads,
     head_fits,
     many_rows_attention,
+    many_rows_fit,
     many_rows_head,
     many_rows_products,
     most_rows,
@@ -132,7 +133,8 @@ class DecodingOps(FusingBackend, ChoosingBackend):
     def end_prompts(self, step: DecodeStep, query_BHE: Array) -> None:
         """What the last layer does for the last token of each sequence, behind its products."""
         layer = layer_of(step, len(step.forms) // 2 - 1)
-        layer.sizes = replace(layer.sizes, qk_norm=False)  # heads are normed
+        if layer.sizes.qk_norm:  # heads are normed
+            layer.sizes = replace(layer.sizes, qk_norm=False)
         layer.x_BD, layer.lengths, layer.query = step.last_BD, step.ends_B, query_BHE
         self.step_of(layer.sizes, layer.rows)(layer)
 
@@ -154,8 +156,8 @@ class DecodingOps(FusingBackend, ChoosingBackend):
     def step_of(self, sizes: DecodingSizes, rows: int) -> Callable[[LayerStep], None]:
         """The kernels for a layer of these sizes and so many rows."""
         few = most_rows(sizes, self.activation.itemsize)
-        products = many_rows_products(sizes, many_bucket(rows)).values()
-        many = self.has_clusters and rows <= MOST_MANY_ROWS and all(p.fits for p in products)
+        is_taken = self.has_clusters and rows <= MOST_MANY_ROWS
+        many = is_taken and many_rows_fit(sizes, many_bucket(rows))
         if rows <= (min(few, FEW_ROWS) if many else few):
             return self.few_rows_step
         if many:

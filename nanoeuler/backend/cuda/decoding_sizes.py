@@ -250,6 +250,12 @@ def many_rows_products(sizes: DecodingSizes, rows: int) -> dict[str, ManyRowsPro
 
 
 @functools.cache
+def many_rows_fit(sizes: DecodingSizes, rows: int) -> bool:
+    """Can many_rows_layer.cu take a layer of these sizes?"""
+    return all(product.fits for product in many_rows_products(sizes, rows).values())
+
+
+@functools.cache
 def many_rows_head(dim: int, vocab_size: int, rows: int, *, gpt2: bool = False) -> ManyRowsProduct:
     """The product of many_rows_head.cu."""
     return ManyRowsProduct(dim, ceiling(vocab_size, 32), rows, gpt2)
