@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nanoeuler.backend.capabilities import FusingBackend
-from nanoeuler.backend.records import CacheSlots, DecodeStep, Norm
+from nanoeuler.backend.records import Array, CacheSlots, DecodeStep, Norm
 from nanoeuler.model.blocks.block import Rows
 from nanoeuler.model.config import round_up
 
@@ -118,8 +118,7 @@ class Cache:
             last_BD = norm.x_ND[new[0] - 1 : new[0]]
         else:
             last_BD = model.backend.gather(norm.x_ND, np.arange(B) * n + np.array(new) - 1)
-        out_BD, inverse_rms_B = norm.out_ND[:B], norm.inverse_rms_N[:B]
-        return norm._replace(x_ND=last_BD, out_ND=out_BD, inverse_rms_N=inverse_rms_B)
+        return norm_of(norm, last_BD)
 
     def step(self, model: "Transformer", tokens: int, every: bool) -> "CacheStep":
         """The step that appends `tokens` to every row; the ones used last are kept."""
@@ -208,10 +207,7 @@ class CacheStep:
         is_prompt = isinstance(backend, FusingBackend) and tokens > backend.fused_tokens
         if decode and is_prompt and not every:
             decode.last_BD = backend.empty((rows, model.config.dim), backend.residual)
-            out_BD, inverse_rms_B = norm.out_ND[:rows], norm.inverse_rms_N[:rows]
-            self.norm = norm._replace(
-                x_ND=decode.last_BD, out_ND=out_BD, inverse_rms_N=inverse_rms_B
-            )
+            self.norm = norm_of(norm, decode.last_BD)
         # the model may hold this step, by way of the memory of a cache that is gone
         weak_model = weakref.proxy(model)
 
@@ -232,6 +228,12 @@ class CacheStep:
         positions = [lengths[:, None] + self.arange] if self.reads_positions else []
         self.feed.load(tokens, lengths, lengths + counts - 1, *positions)
         self.program.run()
+
+
+def norm_of(norm: Norm, x_BD: Array) -> Norm:
+    """The same norm of B rows elsewhere, with what it writes where that of its first rows goes."""
+    B = len(x_BD)
+    return norm._replace(x_ND=x_BD, out_ND=norm.out_ND[:B], inverse_rms_N=norm.inverse_rms_N[:B])
 
 
 def decode_step(

@@ -58,7 +58,10 @@ from nanoeuler.backend.records import (
     SwigluWeights,
 )
 
-LEAST_SPAN = 128  # keys that are worth a block
+LEAST_SPAN = 128
+"""Keys that are worth a block. In caches with room for no more than that in each part, a row's keys
+are divided alike, and so its bits are the same."""
+
 HEAD_BLOCKS = 2  # of a multiprocessor, each of which takes a share of the vocabulary
 
 
@@ -184,6 +187,8 @@ class DecodingOps(FusingBackend, ChoosingBackend):
         outputs = query, *step.slots, B, S, step.cache_stride
         if step.query is None:
             self.launch_warps(source, "project", pairs, *inputs, *weights, *rotation, *outputs)
+        else:
+            query = step.query
         attention = self.sources.decode_attention(s, step.tokens, MOSTLY_CACHE)
         self.attend(attention, step, query, span, splits, None, parts, shares)
         attended = parts, shares, lengths, span, splits
@@ -223,6 +228,8 @@ class DecodingOps(FusingBackend, ChoosingBackend):
         rotation, sizes = (lengths, *step.table), (B, S, step.cache_stride)
         if step.query is None:
             launch("project", x, *norm, *weights, *rotation, query, *step.slots, *sizes)
+        else:
+            query = step.query
         whole = attended if attention.parts == 1 else None
         block = attention.warps * WARP, attention.shared_bytes
         self.attend(source, step, query, span, splits, whole, parts, shares, block)
@@ -251,6 +258,8 @@ class DecodingOps(FusingBackend, ChoosingBackend):
             self.rms_norm(x, a.norm, step.attention.epsilon, normed, inverse_rms)
             self.linear(normed, a.query_key_value, packed)
             self.fill_slots(step, packed, query)
+        else:
+            query = step.query
         self.attend_whole(step, query, attended)
         self.add_linear(attended, a.output, step.attention.step_size, x)
         self.rms_norm(x, m.norm, step.mlp.epsilon, normed, inverse_rms)
@@ -309,15 +318,14 @@ class DecodingOps(FusingBackend, ChoosingBackend):
         bytes of shared memory."""
         s, a, (threads, shared) = step.sizes, step.a, block
         grid = splits, s.heads // s.heads_together, step.rows
-        known = step.query is not None
-        query = step.query if known else query
         inputs = query, *step.slots, step.cache_stride, step.lengths
         norms = *step.table, a.query_norm, a.key_norm, float(step.attention.epsilon)
         sizes = step.capacity, span, s.head_size**-0.5
         outputs = out, parts, shares
         arguments = *inputs, *norms, *sizes, *outputs
-        # early, it would fetch keys of earlier tokens that are only being written
-        self.launch(source, "attend", grid, threads, *arguments, shared=shared, early=not known)
+        # behind the tokens of a prompt, it would fetch their keys before they are written
+        early = step.query is None
+        self.launch(source, "attend", grid, threads, *arguments, shared=shared, early=early)
 
     def next_logits(self, norm: Norm, weight_VD: Array, out_BV: Array) -> None:
         x_BD, gpt2 = norm.x_ND, isinstance(norm, LayerNorm)

@@ -11,7 +11,7 @@ from nanoeuler.backend.capabilities import FusingBackend
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import CacheSlots
 from nanoeuler.model.blocks.block import Rows
-from nanoeuler.model.cache import decode_step, is_fused, run_cached
+from nanoeuler.model.cache import decode_step, is_fused, norm_of, run_cached
 from nanoeuler.model.checks.comparison import Comparison
 from nanoeuler.model.checks.op_comparison import Arrays, Input, Output, Random, compare_op
 from nanoeuler.model.config import ModelConfig
@@ -133,8 +133,8 @@ def check_decode(
     count = FlatBuffer.elements(config)
     G, E = shape.kv_heads, shape.head_size
     T = tokens
-    model = Transformer(config, engine.from_host(np.zeros(count, np.float32)), engine)
-    fused = not composed and is_fused(model, B, T)
+    asked = Transformer(config, engine.from_host(np.zeros(count, np.float32)), engine)
+    fused = not composed and is_fused(asked, B, T)
     lengths = np.linspace(S - T, 0, B).astype(np.int32)
     slots_BT = (lengths[:, None] + np.arange(T)).astype(np.int32)
     keys, values = random.normal(2, B, S, G, E)
@@ -178,8 +178,7 @@ def check_decode(
         if last:
             if not (fused and isinstance(ops, FusingBackend)):
                 a.last = ops.gather(norm.x_ND, np.arange(B) * T + T - 1 - behind)
-            out_BD, inverse_rms_B = norm.out_ND[:B], norm.inverse_rms_N[:B]
-            norm = norm._replace(x_ND=a.last, out_ND=out_BD, inverse_rms_N=inverse_rms_B)
+            norm = norm_of(norm, a.last)
         ops.next_logits(norm, model.weights.first_head, a.logits)
 
     new = f"{B} × {T}" if T > 1 else f"{B}"
