@@ -60,13 +60,11 @@ __device__ __forceinline__ float2 rounded(float2 x, const bfloat16*) {
     return unpack_bf16(pack_bf16(x.x, x.y));
 }
 
-// Where x of `token` goes.
-template <typename T>
-__device__ __forceinline__ T* row_of(T* x, T* last, int token, int columns, const int* lengths,
-    const int* ends, int tokens) {
-    if (!last) return x + size_t(token) * columns;
+// The row of `last` in which x of `token` goes: null, unless it is the last one of its sequence.
+__device__ __forceinline__ RESIDUAL*
+row_of_last(RESIDUAL* last, int token, const int* lengths, const int* ends, int tokens) {
     const int b = token / tokens, slot = lengths[b] + token - b * tokens;
-    return slot == ends[b] ? last + size_t(b) * columns : nullptr;
+    return slot == ends[b] ? last + size_t(b) * DIM : nullptr;
 }
 
 // A warp takes a chunk of a row.
@@ -81,8 +79,7 @@ scale_rows(const RESIDUAL* x, const float* norm, RESIDUAL* last, bfloat16* scale
     const float2 value = load_two(x + at), weight = load_two(norm + at % DIM);
     *reinterpret_cast<unsigned*>(scaled + at) = pack_bf16(value.x * weight.x, value.y * weight.y);
     if (last) {
-        const int token = chunk / (DIM / CHUNK);
-        RESIDUAL* to = row_of(last, last, token, DIM, lengths, ends, tokens);
+        RESIDUAL* to = row_of_last(last, chunk / (DIM / CHUNK), lengths, ends, tokens);
         if (to) store_two(to + at % DIM, value);
     }
     float sum = fmaf(value.x, value.x, value.y * value.y);
@@ -232,10 +229,11 @@ extern "C" __global__ void __launch_bounds__(GateUpTile::THREADS, 1)
 // ---- x ← x + h · product
 
 // A block takes 64 columns of 64 tokens: larger tiles would leave multiprocessors without work.
-template <int INPUTS, typename Tile>
+// `target(token)` is the row where the new x goes, or null.
+template <int INPUTS, typename Tile, typename Target>
 __device__ __forceinline__ void add_product(const Maps& maps, float step_size,
-    const float* norm, RESIDUAL* last, RESIDUAL* x, bfloat16* scaled, float* squares, int rows,
-    const int* lengths, const int* ends, int tokens) {
+    const float* norm, const RESIDUAL* x, bfloat16* scaled, float* squares, int rows,
+    const Target& target) {
     const int lane = threadIdx.x % 32, column = blockIdx.x * 64, tile = blockIdx.y * Tile::ROWS;
     const int first = tile + threadIdx.x / 32 * 16, row = first + lane / 4;
     const int own = column + lane % 4 * 2;
@@ -255,13 +253,6 @@ __device__ __forceinline__ void add_product(const Maps& maps, float step_size,
         }
     });
     if (!Tile::computes()) return;
-    auto at = [&](auto* to, auto* last) {
-        return [=](int i, int) {
-            decltype(to) row = nullptr;
-            if (first + i < rows) row = row_of(to, last, first + i, DIM, lengths, ends, tokens);
-            return row ? row + column : nullptr;
-        };
-    };
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const int token = row + 8 * half;
@@ -280,14 +271,19 @@ __device__ __forceinline__ void add_product(const Maps& maps, float step_size,
         if (token < rows && lane % 4 == 0)
             squares[size_t(token) * (DIM / CHUNK) + column / CHUNK] = sum;
     }
-    store_rows(sums, Tile::STAGE, at(x, last));
+    store_rows(sums, Tile::STAGE, [&](int i, int) {
+        RESIDUAL* to = first + i < rows ? target(first + i) : nullptr;
+        return to ? to + column : nullptr;
+    });
     if (!norm) return;
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) sums[j][i] *= i % 2 ? weight[j].y : weight[j].x;
     }
-    store_rows(sums, 0, at(scaled, static_cast<bfloat16*>(nullptr)));
+    store_rows(sums, 0, [&](int i, int) {
+        return first + i < rows ? scaled + size_t(first + i) * DIM + column : nullptr;
+    });
 }
 
 using OutputTile = Tile<1, 64, OUTPUT_STAGES, OUTPUT_BYTES>;
@@ -296,14 +292,16 @@ using DownTile = Tile<1, 64, DOWN_STAGES, DOWN_BYTES>;
 extern "C" __global__ void __launch_bounds__(OutputTile::THREADS, 1)
     output(const __grid_constant__ Maps maps, float step_size, const float* norm, RESIDUAL* x,
         bfloat16* scaled, float* squares, int rows) {
-    add_product<ATTENDED, OutputTile>(
-        maps, step_size, norm, nullptr, x, scaled, squares, rows, nullptr, nullptr, 1);
+    auto target = [=](int token) { return x + size_t(token) * DIM; };
+    add_product<ATTENDED, OutputTile>(maps, step_size, norm, x, scaled, squares, rows, target);
 }
 
 extern "C" __global__ void __launch_bounds__(DownTile::THREADS, 1)
     down(const __grid_constant__ Maps maps, float step_size, const float* norm, RESIDUAL* last,
         RESIDUAL* x, bfloat16* scaled, float* squares, int rows, const int* lengths,
         const int* ends, int tokens) {
-    add_product<FFN, DownTile>(
-        maps, step_size, norm, last, x, scaled, squares, rows, lengths, ends, tokens);
+    auto target = [=](int token) {
+        return last ? row_of_last(last, token, lengths, ends, tokens) : x + size_t(token) * DIM;
+    };
+    add_product<FFN, DownTile>(maps, step_size, norm, x, scaled, squares, rows, target);
 }

@@ -58,7 +58,7 @@ class Prompts:
             ((B, s.heads, T), np.float32),
         )
         attended_BTHE = attended.reshape(query.shape)
-        last, ends, rows_of = step.last_BD, step.ends_B, (lengths_B, step.ends_B, T)
+        last, ends, sequences = step.last_BD, step.ends_B, (lengths_B, step.ends_B, T)
         normed, mixed, gated = (tensor_map(a, PROMPT_BOX) for a in (scaled, attended, hidden))
         source, attention = self.sources.prompt_layer(s), self.attention(s)
         products = prompt_products(s)
@@ -82,7 +82,7 @@ class Prompts:
         only = last if len(caches) == 1 else None
         grid, scaling = blocks(N * chunks, SCALING_WARPS), (x, a.norm, only, scaled, squares, N)
         threads = SCALING_WARPS * WARP
-        self.kernels.launch(source, "scale_rows", grid, threads, *scaling, *rows_of, early=True)
+        self.kernels.launch(source, "scale_rows", grid, threads, *scaling, *sequences, early=True)
         added = x, scaled, squares, N
         project = prepare(
             "project",
@@ -100,7 +100,7 @@ class Prompts:
         weights, columns = [each.gate_up for each in mlps], s.ffn // PROMPT_BOX
         gate_up = prepare("gate_up", columns, normed, weights, (0.0,), squares, hidden, N)
         weights, changing = [m.down for m in mlps], (0.0, m.norm, last)
-        down = prepare("down", chunks, gated, weights, changing, *added, *rows_of)
+        down = prepare("down", chunks, gated, weights, changing, *added, *sequences)
         following = [*(a.norm for a in attentions[1:]), None]
         forms = step.forms[::2], step.forms[1::2]
         layers = zip(*forms, attentions, mlps, caches, following, strict=True)
