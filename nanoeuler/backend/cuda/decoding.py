@@ -1,4 +1,4 @@
-"""The ops of decoded tokens: a layer, the logits and the choice. A row is a new token.
+"""The ops of new tokens that are decoded: the layers, and the logits behind them. A row is a token.
 
 Few rows go through kernels that read a weight as fast as memory gives it (decode_layer.cu), five a
 layer. Up to 64 rows go through five that multiply on matrix units (many_rows_layer.cu), on a chip
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from nanoeuler.backend.capabilities import ChoosingBackend, FusingBackend
+from nanoeuler.backend.capabilities import FusingBackend
 from nanoeuler.backend.cuda.chip import WARP
 from nanoeuler.backend.cuda.decoding_sizes import (
     ATTEND_THREADS,
@@ -25,9 +25,6 @@ from nanoeuler.backend.cuda.decoding_sizes import (
     PROMPT_BOX,
     DecodingSizes,
     ManyRowsProduct,
-    choosing_blocks,
-    choosing_bytes,
-    choosing_threads,
     head_fits,
     many_rows_attention,
     many_rows_fit,
@@ -38,7 +35,7 @@ from nanoeuler.backend.cuda.decoding_sizes import (
     row_pairs,
 )
 from nanoeuler.backend.cuda.device import Device
-from nanoeuler.backend.cuda.kernel_sources import ELEMENTWISE_THREADS, WIDTH, KernelSources, Source
+from nanoeuler.backend.cuda.kernel_sources import WIDTH, KernelSources, Source
 from nanoeuler.backend.cuda.kernels import Argument, blocks
 from nanoeuler.backend.cuda.prompts import Prompts
 from nanoeuler.backend.cuda.scratch import Scratch
@@ -101,11 +98,10 @@ class LayerStep:
         return np.int64(keys_BSGE.strides[0] // keys_BSGE.itemsize)
 
 
-class DecodingOps(FusingBackend, ChoosingBackend):
+class DecodingOps(FusingBackend):
     """The ops of the contract for new tokens that are decoded."""
 
     fused_tokens = 8
-    drafted_tokens = FEW_ROWS
     device: Device
     sources: KernelSources
     scratch: Scratch
@@ -345,59 +341,6 @@ class DecodingOps(FusingBackend, ChoosingBackend):
             self.launch_warps(source, "head", min(warps, most), *arguments)
         else:
             super().next_logits(norm, weight_VD, out_BV)
-
-    def choose(
-        self,
-        logits_BV: Array,
-        allowed_V: Array,
-        settings: Array,
-        draws_B: Array,
-        chosen_B: Array,
-        tokens_B: Array,
-        lengths_B: Array | None,
-    ) -> None:
-        """Choose the next token of each row, see sampling.cu."""
-        V, stride = len(allowed_V), np.int64(logits_BV.shape[1])
-        source = self.sources.sampling(V, clusters=self.has_clusters)
-        threads, shared = choosing_threads(V), choosing_bytes(V, clusters=self.has_clusters)
-        own = int(settings.ndim == 2)  # each row's
-        inputs = logits_BV, stride, allowed_V, settings, own, draws_B
-        arguments = *inputs, chosen_B, tokens_B, lengths_B
-        grid = len(logits_BV) * choosing_blocks(V, clusters=self.has_clusters)
-        self.launch(source, "choose", grid, threads, *arguments, shared=shared, early=True)
-
-    def lay_out_drafts(
-        self,
-        tokens_B: Array,
-        drafted_BH: Array,
-        text_BS: Array,
-        lengths_B: Array,
-        draws_B: Array,
-        drafts_BM: Array,
-        ids_BT: Array,
-        positions_BT: Array,
-        counters_BT: Array,
-    ) -> None:
-        B, T = ids_BT.shape
-        inputs, text = (tokens_B, drafted_BH, lengths_B, draws_B), text_BS
-        outputs = drafts_BM, ids_BT, positions_BT, counters_BT
-        arguments = *inputs, text, *outputs, drafted_BH.shape[1], text_BS.shape[1]
-        self.launch(self.sources.drafts(T), "lay_out", B, ELEMENTWISE_THREADS, *arguments)
-
-    def keep_right(
-        self,
-        chosen_BT: Array,
-        drafts_BM: Array,
-        x_ND: Array,
-        tokens_B: Array,
-        lengths_B: Array,
-        draws_B: Array,
-        last_BD: Array,
-    ) -> None:
-        B, T = chosen_BT.shape
-        arrays = chosen_BT, drafts_BM, x_ND, tokens_B, lengths_B, draws_B, last_BD
-        arguments = *arrays, x_ND.shape[1]
-        self.launch(self.sources.drafts(T), "keep_right", B, ELEMENTWISE_THREADS, *arguments)
 
     def launch_warps(self, source: Source, kernel: str, warps: int, *arguments: Argument) -> None:
         # Always whole blocks: smaller ones would spread over more multiprocessors, but they took

@@ -15,6 +15,7 @@ from cupy import ndarray as Array
 from nanoeuler.backend.cuda.attention import HEAD_SIZES, UNIT_OF, Attention
 from nanoeuler.backend.cuda.biased_ops import BiasedOps
 from nanoeuler.backend.cuda.chip import WARP
+from nanoeuler.backend.cuda.choosing_ops import ChoosingOps
 from nanoeuler.backend.cuda.cublaslt import CublasLt
 from nanoeuler.backend.cuda.decoding import DecodingOps
 from nanoeuler.backend.cuda.device import Device, peak_flops
@@ -66,7 +67,7 @@ BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 FLOAT32 = np.dtype(np.float32)
 
 
-class CudaBackend(DecodingOps, BiasedOps, LossOps, OptimizerOps):
+class CudaBackend(DecodingOps, ChoosingOps, BiasedOps, LossOps, OptimizerOps):
     """CuPy arrays. `precision` is that of products and activations: fp32, tf32, bf16 or fp8.
 
     Sums and statistics are float32 or better. fp8 is bf16 but for most products of training: see

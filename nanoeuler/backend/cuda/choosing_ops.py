@@ -1,0 +1,77 @@
+"""Tokens that the GPU chooses and drafts itself."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from nanoeuler.backend.capabilities import ChoosingBackend
+from nanoeuler.backend.cuda.decoding_sizes import (
+    FEW_ROWS,
+    choosing_blocks,
+    choosing_bytes,
+    choosing_threads,
+)
+from nanoeuler.backend.cuda.kernel_sources import ELEMENTWISE_THREADS, KernelSources
+from nanoeuler.backend.records import Array
+
+
+class ChoosingOps(ChoosingBackend):
+    """Kernels of sampling.cu and drafts.cu."""
+
+    drafted_tokens = FEW_ROWS
+    sources: KernelSources
+    launch: Callable[..., None]
+    has_clusters: bool
+
+    def choose(
+        self,
+        logits_BV: Array,
+        allowed_V: Array,
+        settings: Array,
+        draws_B: Array,
+        chosen_B: Array,
+        tokens_B: Array,
+        lengths_B: Array | None,
+    ) -> None:
+        """Choose the next token of each row, see sampling.cu."""
+        V, stride = len(allowed_V), np.int64(logits_BV.shape[1])
+        source = self.sources.sampling(V, clusters=self.has_clusters)
+        threads, shared = choosing_threads(V), choosing_bytes(V, clusters=self.has_clusters)
+        own = int(settings.ndim == 2)  # each row's
+        inputs = logits_BV, stride, allowed_V, settings, own, draws_B
+        arguments = *inputs, chosen_B, tokens_B, lengths_B
+        grid = len(logits_BV) * choosing_blocks(V, clusters=self.has_clusters)
+        self.launch(source, "choose", grid, threads, *arguments, shared=shared, early=True)
+
+    def lay_out_drafts(
+        self,
+        tokens_B: Array,
+        drafted_BH: Array,
+        text_BS: Array,
+        lengths_B: Array,
+        draws_B: Array,
+        drafts_BM: Array,
+        ids_BT: Array,
+        positions_BT: Array,
+        counters_BT: Array,
+    ) -> None:
+        B, T = ids_BT.shape
+        inputs, text = (tokens_B, drafted_BH, lengths_B, draws_B), text_BS
+        outputs = drafts_BM, ids_BT, positions_BT, counters_BT
+        arguments = *inputs, text, *outputs, drafted_BH.shape[1], text_BS.shape[1]
+        self.launch(self.sources.drafts(T), "lay_out", B, ELEMENTWISE_THREADS, *arguments)
+
+    def keep_right(
+        self,
+        chosen_BT: Array,
+        drafts_BM: Array,
+        x_ND: Array,
+        tokens_B: Array,
+        lengths_B: Array,
+        draws_B: Array,
+        last_BD: Array,
+    ) -> None:
+        B, T = chosen_BT.shape
+        arrays = chosen_BT, drafts_BM, x_ND, tokens_B, lengths_B, draws_B, last_BD
+        arguments = *arrays, x_ND.shape[1]
+        self.launch(self.sources.drafts(T), "keep_right", B, ELEMENTWISE_THREADS, *arguments)
