@@ -122,7 +122,8 @@ def test_a_run_that_is_terminated_says_that_it_was_interrupted(checkout, begun):
     )
     (checkout.path / "Snakefile").unlink()
     rules = "from nanoeuler.config.endings import end_in_sentences\nend_in_sentences()\n"
-    checkout.write("Snakefile", f"{rules}rule all:\n    shell: 'touch begun; sleep 60'\n")
+    # One process: a bash whose `touch` had just ended as the signal came would go on and sleep.
+    checkout.write("Snakefile", f"{rules}rule all:\n    shell: ': > begun; exec sleep 60'\n")
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, cwd=checkout.path, capture_output=True, text=True, timeout=50)
     assert done.returncode == 128 + signal.SIGTERM
