@@ -29,8 +29,14 @@ FEW_ROWS_WARPS = 8
 MANY_ROWS_WARPS = 8
 """Warps of a block of many_rows.cuh."""
 
-MOST_MANY_ROWS = 64
-"""Most rows of many_rows.cuh: each rereads what it needs of a weight from registers."""
+WGMMA_ROWS = 64
+"""Rows that wgmma takes of its left factor."""
+
+MOST_MANY_ROWS = WGMMA_ROWS
+"""Most rows of many_rows.cuh."""
+
+PANEL = 64
+"""Inputs of a row that lie together in shared memory there."""
 
 CLUSTER_BLOCKS, MOST_CLUSTER_BLOCKS = 4, 8
 """Blocks that share the inputs of a product of many_rows.cuh: as many as are worth their exchange
@@ -42,10 +48,15 @@ X_BYTES = 64 * 1024
 ATTEND_THREADS = 256
 """Threads of a block of decode_attention.cu."""
 
-MOSTLY_CACHE, MUCH_SHARED = 0, 44
-"""Carve-outs. 0: of kernels for few rows, whose weights come through the cache while they wait for
-the kernel before. 44: of those for more rows, so that blocks of several kernels fit side by side.
-Kernels in a row have the same one: a multiprocessor must be idle to change it."""
+MOSTLY_CACHE, MUCH_SHARED = 0, (44, 58)
+"""Carve-outs: per cent of a multiprocessor's memory that blocks share. 0: of kernels for few rows,
+whose weights come through the cache while they wait for the kernel before. 44 or 58: of those for
+more rows, so that blocks of several kernels fit side by side. Kernels in a row have the same one:
+a multiprocessor must be idle to change it."""
+
+BLOCK_OVERHEAD, ATTEND_STATIC = 1024, 2048
+"""Bytes of shared memory: those that the chip takes for each block, and those of attention of many
+rows beside its tiles (at most, for up to four tokens of a sequence and heads of 64)."""
 
 
 def choosing_threads(vocab_size: int) -> int:
@@ -194,22 +205,29 @@ class ManyRowsProduct:
 
     @property
     def split(self) -> int:
-        """Blocks of a cluster: enough for the whole chip, and so many that x fits."""
-        filling = min(CHIP_BLOCKS * self.tiles // self.pairs, CLUSTER_BLOCKS)
-        return max(1, filling, ceiling(2 * self.inputs * self.rows, X_BYTES))
+        """Blocks of a cluster: enough for the chip, with equal shares, and so many that x fits."""
+        clusters, panels = ceiling(self.pairs, self.tiles), ceiling(self.inputs, PANEL)
+        # x takes longer of more rows, or where each block reads whole ones as a GPT-2's do
+        most = CHIP_BLOCKS if self.gpt2 or self.rows == MOST_MANY_ROWS else CHIP_BLOCKS * 5 // 4
+        shares = (n for n in range(1, CLUSTER_BLOCKS + 1) if panels % n == 0)
+        filling = max((n for n in shares if n * clusters <= most), default=1)
+        return max(filling, ceiling(2 * self.inputs * self.rows, X_BYTES))
 
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a block, see many_rows.cuh."""
-        units = ceiling(ceiling(self.inputs, WARP), self.split)
-        input_warps = MANY_ROWS_WARPS // (self.tiles * (2 if self.rows >= 16 else 1))
-        x_row = ceiling(2 * WARP * units, 128) * 128 + 64
-        sum_row = 4 * (32 * self.tiles + 4)
-        factors = self.rows * x_row + self.tiles * units * 4 * 512
-        sums = input_warps * self.rows * sum_row
+        depth = ceiling(ceiling(self.inputs, PANEL), self.split) * PANEL
+        columns = 32 * self.tiles
+        sum_row = 4 * (columns + 4)
+        factors = 2 * depth * (self.rows + columns)
+        sums = MANY_ROWS_WARPS // 4 * self.rows * sum_row
         received = (self.split - 1) * ceiling(self.rows, self.split) * sum_row
-        norm = 4 * WARP * units * (2 if self.gpt2 else 1)
-        return max(factors, sums) + received + 4 * self.split * self.rows + norm
+        norm = 4 * depth * (2 if self.gpt2 else 1)
+        written = max(factors, sums) + received + 4 * self.split * self.rows + norm
+        outputs_left = self.rows < WGMMA_ROWS
+        left, begin = (columns, 2 * depth * self.rows) if outputs_left else (self.rows, 0)
+        read = begin + 2 * PANEL * (depth // PANEL - 1) * left + 2 * PANEL * WGMMA_ROWS
+        return max(written, read)
 
     @property
     def fits(self) -> bool:
@@ -247,6 +265,17 @@ def many_rows_products(sizes: DecodingSizes, rows: int) -> dict[str, ManyRowsPro
     kernel, columns = ("up", 32) if s.gpt2 else ("gate_up", 16)
     shapes[kernel] = s.dim, ceiling(s.ffn, columns)
     return {name: ManyRowsProduct(*shape, rows, s.gpt2) for name, shape in shapes.items()}
+
+
+@functools.cache
+def many_rows_carveout(sizes: DecodingSizes, rows: int) -> int:
+    """The carve-out with which a block of attention fits beside one of the product in front, and
+    so fetches keys ahead; the first if there is none."""
+    project, attend = many_rows_products(sizes, rows)["project"], many_rows_attention(sizes, rows)
+    both = project.shared_bytes + attend.shared_bytes + ATTEND_STATIC + 2 * BLOCK_OVERHEAD
+    whole = BLOCK_SHARED + BLOCK_OVERHEAD
+    fitting = (carveout for carveout in MUCH_SHARED if both <= carveout * whole // 100)
+    return next(fitting, MUCH_SHARED[0])
 
 
 @functools.cache

@@ -28,6 +28,7 @@ from nanoeuler.backend.cuda.decoding_sizes import (
     choosing_threads,
     held_bytes,
     many_rows_attention,
+    many_rows_carveout,
     many_rows_head,
     many_rows_products,
     most_rows,
@@ -316,11 +317,12 @@ class KernelSources:
             constants |= product.constants(name)
         constants |= many_rows_attention(s, rows).constants | {"TOKENS": tokens}
         constants |= {"QK_NORM": int(s.qk_norm), "GPT2": int(s.gpt2)}
-        return self.many_rows("many_rows_layer", rows, **constants)
+        return self.many_rows("many_rows_layer", rows, many_rows_carveout(s, rows), **constants)
 
     def many_rows_head(self, dim: int, vocab_size: int, rows: int, *, gpt2: bool = False) -> Source:
         product = many_rows_head(dim, vocab_size, rows, gpt2=gpt2).constants("head")
-        return self.many_rows("many_rows_head", rows, DIM=dim, GPT2=int(gpt2), **product)
+        kind = {"DIM": dim, "GPT2": int(gpt2)}
+        return self.many_rows("many_rows_head", rows, MUCH_SHARED[0], **kind, **product)
 
     @functools.cache  # noqa: B019 (an engine's own, and few)
     def prompt_layer(self, sizes: DecodingSizes) -> Source:
@@ -335,10 +337,10 @@ class KernelSources:
         return Source("prompt_layer", every, exact=False, sm_90a=True)
 
     @functools.cache  # noqa: B019 (an engine's own, and few)
-    def many_rows(self, name: str, rows: int, **constants: int) -> Source:
+    def many_rows(self, name: str, rows: int, carveout: int, **constants: int) -> Source:
         sizes = {"ROWS": rows, "WARPS": MANY_ROWS_WARPS, **constants}
         every = (*self.common, *sizes.items())
-        return Source(name, every, exact=False, sm_90a=True, carveout=MUCH_SHARED)
+        return Source(name, every, exact=False, sm_90a=True, carveout=carveout)
 
     def decode_attention(
         self, sizes: DecodingSizes, tokens: int = 1, carveout: int | None = None

@@ -1,18 +1,17 @@
-// Products of a weight with up to 64 rows, on the matrix units of a chip with clusters (sm_90).
+// Products of a weight with up to 64 rows, on the matrix units of a chip with clusters (sm_90a).
 //
 // A cluster of SPLIT blocks takes TILES tiles of 16 + 16 outputs; its blocks share the inputs, over
 // which a product sums. As weights do not depend on the kernel before, they are loaded ahead of its
-// end (overlap.cuh). A warp multiplies a tile with ROWS / N_WARPS rows of x over its share of the
-// inputs. The shares are added up in a fixed order: first those of a block, then those of the
-// cluster, whose blocks send each other the rows that the other one owns. Equal inputs give equal
-// bits.
+// end (overlap.cuh). Four warps multiply by wgmma, over one half of each panel of 64 inputs; the
+// other four take the other half. Halves and then the shares of a cluster are added up in a fixed
+// order; its blocks send each other the rows that the other one owns. Equal inputs give equal bits.
 //
-// Shared memory: x (ROWS, DEPTH) and the weights, which later give way to the warps' sums; the sums
-// of the other blocks; squares (SPLIT, ROWS); the norm's weight and, of a GPT-2, bias (DEPTH).
+// wgmma takes 64 rows of its left factor. That is x, if there are so many rows, and else the
+// weight. If it has fewer rows, what lies behind them is multiplied, too, and never read.
 //
-// mma takes k = 2q, 2q + 1 and 2q + 8, 2q + 9 from lane q of four. A sum has no order, so that a
-// lane may take eight neighbouring inputs instead, two steps of mma with one access: both factors
-// do.
+// Shared memory: x and the weights in panels (swizzled: matrix_units.cuh), which later give way to
+// sums; the sums of the other blocks; squares (SPLIT, ROWS); the norm's weight and, of a GPT-2,
+// bias (DEPTH).
 //
 // Compiled in: ROWS, the most rows of x (8, 16, 32 or 64), of which `rows` are there; WARPS of a
 // block; GPT2.
@@ -22,24 +21,18 @@
 
 static_assert(sizeof(ACTIVATION) == 2 && WARPS == 8, "what the warps of a block are dealt to");
 
-constexpr int THREADS = WARPS * 32, UNIT = 32;  // inputs of two steps of mma
+constexpr int THREADS = WARPS * 32, SHARES = WARPS / 4;  // of a panel
+constexpr int PANEL = 64, PANEL_BYTES = PANEL * 2;  // of a row
+constexpr int WGMMA_ROWS = 64;
 
-extern __shared__ __align__(128) unsigned char memory[];
+extern __shared__ __align__(1024) unsigned char memory[];
 
 __device__ __forceinline__ unsigned address_of(int offset) {
     return static_cast<unsigned>(__cvta_generic_to_shared(memory)) + offset;
 }
 
 #include "shared_memory.cuh"
-
-__device__ __forceinline__ void mma(float (&x)[4], unsigned a0, unsigned a1, unsigned a2,
-    unsigned a3, unsigned b0, unsigned b1) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-        "{%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(x[0]), "+f"(x[1]), "+f"(x[2]), "+f"(x[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
+#include "wgmma.cuh"
 
 // Address in the shared memory of block `rank` of the cluster
 __device__ __forceinline__ unsigned address_in(int rank, int offset) {
@@ -69,24 +62,26 @@ struct Item {
 };
 
 __host__ __device__ constexpr int ceiling(int work, int per) { return (work + per - 1) / per; }
+__host__ __device__ constexpr int highest(int a, int b) { return a > b ? a : b; }
 
 // A product over INPUTS, which SPLIT blocks share; a cluster takes TILES tiles of outputs. NORMED:
 // x goes through a norm.
 template <int INPUTS, int SPLIT, int TILES, bool NORMED>
 struct Product {
-    static constexpr int UNITS = ceiling(ceiling(INPUTS, UNIT), SPLIT), DEPTH = UNITS * UNIT;
-    static constexpr int N_WARPS = ROWS >= 16 ? 2 : 1, K_WARPS = WARPS / (TILES * N_WARPS),
-                         WARP_UNITS = ceiling(UNITS, K_WARPS), ROW_BLOCKS = ROWS / 8 / N_WARPS;
-    // rows of x: two neighbours lie in all 32 banks when they are read 64 bytes each
-    static constexpr int X_ROW = ceiling(DEPTH * 2, 128) * 128 + 64, WEIGHT = ROWS * X_ROW;
+    static constexpr int PANELS = ceiling(ceiling(INPUTS, PANEL), SPLIT), DEPTH = PANELS * PANEL;
     static constexpr int COLUMNS = 32 * TILES, SUM_ROW = (COLUMNS + 4) * 4;  // bytes
-    static constexpr int FACTORS = WEIGHT + TILES * UNITS * 4 * 512,
-                         SUMS = K_WARPS * ROWS * SUM_ROW;
+    static constexpr int WEIGHT = ROWS * DEPTH * 2, FACTORS = WEIGHT + COLUMNS * DEPTH * 2,
+                         SUMS = SHARES * ROWS * SUM_ROW;
+    static constexpr bool OUTPUTS_LEFT = ROWS < WGMMA_ROWS;
+    static constexpr int LEFT = OUTPUTS_LEFT ? COLUMNS : ROWS, LEFT_AT = OUTPUTS_LEFT ? WEIGHT : 0,
+                         RIGHT = OUTPUTS_LEFT ? ROWS : COLUMNS,
+                         RIGHT_AT = OUTPUTS_LEFT ? 0 : WEIGHT,
+                         READ = LEFT_AT + ((PANELS - 1) * LEFT + WGMMA_ROWS) * PANEL_BYTES;
     static constexpr int OWNED = ceiling(ROWS, SPLIT);  // rows whose results a block completes
-    static constexpr int RECEIVED = FACTORS > SUMS ? FACTORS : SUMS,
+    static constexpr int RECEIVED = highest(FACTORS, SUMS),
                          SQUARES = RECEIVED + (SPLIT - 1) * OWNED * SUM_ROW,
                          NORM = SQUARES + SPLIT * ROWS * 4,
-                         BYTES = NORM + (GPT2 ? 2 : 1) * DEPTH * 4;
+                         BYTES = highest(NORM + (GPT2 ? 2 : 1) * DEPTH * 4, READ);
     static constexpr int ITEMS = ceiling(OWNED * TILES * 4, THREADS);  // of a thread
     static_assert(SPLIT <= 8 && BYTES <= 227 * 1024, "what a cluster and a block may have");
 
@@ -100,14 +95,26 @@ struct Product {
     fetch(const ACTIVATION* weight, const RowOf& row_of, const EndOf& end_of) const {
         if (SPLIT > 1) asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
 #pragma unroll
-        for (int i = warp; i < TILES * UNITS * 4; i += WARPS) {
-            const int tile = i / (UNITS * 4), unit = i / 4 % UNITS, half = i % 4 / 2;
-            const int row = row_of(first_tile + tile, half) + i % 2 * 8 + lane / 4,
-                      k = (rank * UNITS + unit) * UNIT + lane % 4 * 8;
+        for (int i = threadIdx.x; i < COLUMNS * DEPTH / WIDTH; i += THREADS) {
+            const int column = i / 8 % COLUMNS, half = column / 16 % 2,
+                      own = i / (8 * COLUMNS) * PANEL + i % 8 * WIDTH, k = rank * DEPTH + own,
+                      row = row_of(first_tile + column / 32, half) + column % 16;
             const bool present = row < end_of(half) && k < INPUTS;
-            copy_16(WEIGHT + (i * 32 + lane) * 16,
+            copy_16(WEIGHT + place<COLUMNS>(column, own),
                 present ? weight + size_t(row) * INPUTS + k : weight, present);
         }
+    }
+
+    // Where eight numbers of a row lie in panels of N rows
+    template <int N>
+    __device__ __forceinline__ static int place(int row, int k) {
+        return k / PANEL * (N * PANEL_BYTES) + row * PANEL_BYTES + ((k / WIDTH ^ row) & 7) * 16;
+    }
+
+    // Behind it wgmma may read what the threads have written to shared memory.
+    __device__ __forceinline__ static void publish() {
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        __syncthreads();
     }
 
     __device__ __forceinline__ void fetch_norm(const Norm& norm) const {
@@ -122,7 +129,7 @@ struct Product {
 
     __device__ __forceinline__ static void await_copies() {
         asm volatile("cp.async.wait_all;" ::: "memory");
-        __syncthreads();
+        publish();
     }
 
     // x as it is
@@ -130,10 +137,9 @@ struct Product {
         constexpr int VECTORS = DEPTH / WIDTH;
 #pragma unroll 4
         for (int i = threadIdx.x; i < ROWS * VECTORS; i += THREADS) {
-            const int row = i / VECTORS, vector = i % VECTORS,
-                      k = rank * DEPTH + vector * WIDTH;
+            const int row = i / VECTORS, own = i % VECTORS * WIDTH, k = rank * DEPTH + own;
             const bool present = row < rows && k < INPUTS;
-            copy_16(row * X_ROW + vector * 16, present ? x + size_t(row) * INPUTS + k : x, present);
+            copy_16(place<ROWS>(row, own), present ? x + size_t(row) * INPUTS + k : x, present);
         }
         await_copies();
     }
@@ -196,12 +202,12 @@ struct Product {
                     for (int i = 0; i < WIDTH; ++i)
                         value.at[i] = (value.at[i] - mean) * (inverse * scale.at[i]) + shift.at[i];
                     store(reinterpret_cast<ACTIVATION*>(
-                              memory + (first + r * WARPS) * X_ROW + own * 2),
+                              memory + place<ROWS>(first + r * WARPS, own)),
                         value);
                 }
             }
         }
-        __syncthreads();
+        publish();
     }
 
     __device__ __forceinline__ void take_scaled(const RESIDUAL* x, int rows) const {
@@ -238,14 +244,15 @@ struct Product {
 #pragma unroll
                 for (int i = 0; i < WIDTH; ++i)
                     squares = fmaf(value.at[i], value.at[i], squares), value.at[i] *= scale.at[i];
-                store(reinterpret_cast<ACTIVATION*>(memory + row * X_ROW + at * 16), value);
+                store(
+                    reinterpret_cast<ACTIVATION*>(memory + place<ROWS>(row, at * WIDTH)), value);
             }
 #pragma unroll
             for (int distance = 1; distance < 8; distance *= 2)
                 squares += __shfl_xor_sync(WHOLE_WARP, squares, distance);
             if (lane % 8 == 0 && row < ROWS) this->squares()[rank * ROWS + row] = squares;
         }
-        __syncthreads();
+        publish();
     }
 
     __device__ __forceinline__ static float* squares() {
@@ -253,42 +260,33 @@ struct Product {
     }
 
     __device__ __forceinline__ void multiply() const {
-        const int share = warp / (TILES * N_WARPS), tile = warp / N_WARPS % TILES,
-                  first_row = warp % N_WARPS * ROW_BLOCKS * 8;
-        float sums[2][ROW_BLOCKS][4] = {};
+        constexpr int STEPS = PANEL / 16 / SHARES;
+        const int share = warp / 4;
+        float sums[RIGHT / 8][4];
+        pin(sums);
+        begin_products();
 #pragma unroll
-        for (int u = 0; u < WARP_UNITS; ++u) {
-            const int unit = u * K_WARPS + share;
-            if (unit >= UNITS) break;
-            uint4 weights[4];  // rows lane / 4 and lane / 4 + 8 of the first 16, of the second 16
+        for (int panel = 0; panel < PANELS; ++panel)
 #pragma unroll
-            for (int i = 0; i < 4; ++i)
-                weights[i] = *reinterpret_cast<const uint4*>(
-                    memory + WEIGHT + (((tile * UNITS + unit) * 4 + i) * 32 + lane) * 16);
-#pragma unroll
-            for (int j = 0; j < ROW_BLOCKS; ++j) {
-                const uint4 x = *reinterpret_cast<const uint4*>(
-                    memory + (first_row + 8 * j + lane / 4) * X_ROW + unit * 64 + lane % 4 * 16);
-#pragma unroll
-                for (int half = 0; half < 2; ++half) {
-                    const uint4 upper = weights[2 * half], lower = weights[2 * half + 1];
-                    mma(sums[half][j], upper.x, lower.x, upper.y, lower.y, x.x, x.y);
-                    mma(sums[half][j], upper.z, lower.z, upper.w, lower.w, x.z, x.w);
-                }
+            for (int step = 0; step < STEPS; ++step) {
+                const int offset = (share * STEPS + step) * 32;
+                wgmma(sums, descriptor(LEFT_AT + panel * (LEFT * PANEL_BYTES), offset, 16),
+                    descriptor(RIGHT_AT + panel * (RIGHT * PANEL_BYTES), offset, 16),
+                    panel | step);
             }
-        }
+        commit_products();
+        await_products<0>();
+        pin(sums);
         __syncthreads();  // sums take the place of the factors
 #pragma unroll
-        for (int half = 0; half < 2; ++half)
-#pragma unroll
-            for (int j = 0; j < ROW_BLOCKS; ++j)
-#pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    const int row = first_row + 8 * j + lane % 4 * 2 + i % 2,
-                              column = tile * 32 + half * 16 + lane / 4 + i / 2 * 8;
-                    reinterpret_cast<float*>(memory + (share * ROWS + row) * SUM_ROW)[column] =
-                        sums[half][j][i];
-                }
+        for (int i = 0; i < RIGHT / 2; ++i) {
+            const int left = warp % 4 * 16 + i % 4 / 2 * 8 + lane / 4,
+                      right = i / 4 * 8 + lane % 4 * 2 + i % 2;
+            const int row = OUTPUTS_LEFT ? right : left, column = OUTPUTS_LEFT ? left : right;
+            if (left < LEFT)
+                reinterpret_cast<float*>(memory + (share * ROWS + row) * SUM_ROW)[column] =
+                    sums[i / 4][i % 4];
+        }
         __syncthreads();
         if (SPLIT > 1) exchange();
     }
@@ -297,7 +295,7 @@ struct Product {
     __device__ __forceinline__ static float4 own(int row, int column) {
         float4 sum = *reinterpret_cast<const float4*>(memory + row * SUM_ROW + column * 4);
 #pragma unroll
-        for (int share = 1; share < (UNITS < K_WARPS ? UNITS : K_WARPS); ++share)
+        for (int share = 1; share < SHARES; ++share)
             sum = sum + *reinterpret_cast<const float4*>(
                             memory + (share * ROWS + row) * SUM_ROW + column * 4);
         return sum;

@@ -28,6 +28,15 @@ __device__ __forceinline__ int chunk_at(int key, int chunk) {
     return (key * CHUNKS + (chunk ^ (key / KEYS & MASK))) * 16;
 }
 
+__device__ __forceinline__ void mma(float (&x)[4], unsigned a0, unsigned a1, unsigned a2,
+    unsigned a3, unsigned b0, unsigned b1) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+        "{%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(x[0]), "+f"(x[1]), "+f"(x[2]), "+f"(x[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
 __device__ __forceinline__ unsigned transposed(unsigned word) {
     unsigned result;
     asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(word));

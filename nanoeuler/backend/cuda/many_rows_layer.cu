@@ -154,7 +154,7 @@ __device__ __forceinline__ void take_parts(const Output& product, const float* p
         for (int e = 0; e < WIDTH; ++e) sum.at[e] *= inverse;
         if (row < ROWS)
             store(reinterpret_cast<ACTIVATION*>(
-                      memory + row * Output::X_ROW + index % VECTORS * 16),
+                      memory + Output::place<ROWS>(row, index % VECTORS * WIDTH)),
                 sum);
     }
     Output::await_copies();
@@ -210,7 +210,7 @@ extern "C" __global__ void __cluster_dims__(OUTPUT_SPLIT, 1, 1) __launch_bounds_
     product.fetch(weight, plain_row, [](int) { return DIM; });
     wait_for_previous();
     const Step<Output> step(product, x, rows);
-    if (attended) product.take(attended, rows);
+    if (PARTS == 1) product.take(attended, rows);
     else take_parts(product, parts, shares, lengths, span, splits, rows);
     product.multiply();
     step.finish(product, x, step_size, bias);
