@@ -48,9 +48,9 @@ X_BYTES = 64 * 1024
 ATTEND_THREADS = 256
 """Threads of a block of decode_attention.cu."""
 
-MOSTLY_CACHE, MUCH_SHARED = 0, (44, 58)
+MOSTLY_CACHE, MUCH_SHARED = 0, 44
 """Carve-outs: per cent of a multiprocessor's memory that blocks share. 0: of kernels for few rows,
-whose weights come through the cache while they wait for the kernel before. 44 or 58: of those for
+whose weights come through the cache while they wait for the kernel before. 44: of most of those for
 more rows, so that blocks of several kernels fit side by side. Kernels in a row have the same one:
 a multiprocessor must be idle to change it."""
 
@@ -269,13 +269,20 @@ def many_rows_products(sizes: DecodingSizes, rows: int) -> dict[str, ManyRowsPro
 
 @functools.cache
 def many_rows_carveout(sizes: DecodingSizes, rows: int) -> int:
-    """The carve-out with which a block of attention fits beside one of the product in front, and
-    so fetches keys ahead; the first if there is none."""
-    project, attend = many_rows_products(sizes, rows)["project"], many_rows_attention(sizes, rows)
-    both = project.shared_bytes + attend.shared_bytes + ATTEND_STATIC + 2 * BLOCK_OVERHEAD
+    """The carve-out of many_rows_layer.cu: the first with room for what matters most, as measured.
+
+    Of most rows, for a block of attention beside one of the product in front, so that it fetches
+    keys ahead; of fewer, for the largest block. `MUCH_SHARED` if there is none.
+    """
+    products, attend = many_rows_products(sizes, rows), many_rows_attention(sizes, rows)
+    if rows == MOST_MANY_ROWS:
+        both = products["project"].shared_bytes + attend.shared_bytes
+        needed, carveouts = both + ATTEND_STATIC + 2 * BLOCK_OVERHEAD, [MUCH_SHARED, 58]
+    else:
+        largest = max(product.shared_bytes for product in products.values())
+        needed, carveouts = largest + BLOCK_OVERHEAD, [MUCH_SHARED, 72, 100]
     whole = BLOCK_SHARED + BLOCK_OVERHEAD
-    fitting = (carveout for carveout in MUCH_SHARED if both <= carveout * whole // 100)
-    return next(fitting, MUCH_SHARED[0])
+    return next((each for each in carveouts if needed <= each * whole // 100), MUCH_SHARED)
 
 
 @functools.cache

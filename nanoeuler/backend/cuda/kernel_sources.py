@@ -322,7 +322,7 @@ class KernelSources:
     def many_rows_head(self, dim: int, vocab_size: int, rows: int, *, gpt2: bool = False) -> Source:
         product = many_rows_head(dim, vocab_size, rows, gpt2=gpt2).constants("head")
         kind = {"DIM": dim, "GPT2": int(gpt2)}
-        return self.many_rows("many_rows_head", rows, MUCH_SHARED[0], **kind, **product)
+        return self.many_rows("many_rows_head", rows, MUCH_SHARED, **kind, **product)
 
     @functools.cache  # noqa: B019 (an engine's own, and few)
     def prompt_layer(self, sizes: DecodingSizes) -> Source:

@@ -19,6 +19,7 @@ from nanoeuler.backend.cuda.decoding import DecodingOps
 from nanoeuler.backend.cuda.decoding_sizes import (
     ATTEND_STATIC,
     BLOCK_OVERHEAD,
+    MUCH_SHARED,
     DecodingSizes,
     many_rows_products,
 )
@@ -158,6 +159,27 @@ def test_two_kernels_of_many_rows_fit_side_by_side(preset, residual, tokens, qk_
             assert static <= (ATTEND_STATIC if name == "attend" else 0), name
         shared = sorted(int(size) for name, size in source.constants if name.endswith("_BYTES"))
         assert sum(shared[-2:]) + BLOCK_OVERHEAD <= BLOCK_SHARED
+
+
+@pytest.mark.parametrize("preset", ["base", "large", "gpt2"])
+def test_a_multiprocessor_need_not_be_divided_anew_within_a_layer(preset):
+    layers = hopper_sources(
+        ("bfloat16",) * 2, ModelConfig.from_dict({"preset": preset}), (8, 16, 32)
+    )
+    for source in layers:
+        if source.name == "many_rows_layer":
+            largest = max(int(size) for name, size in source.constants if name.endswith("_BYTES"))
+            room = source.carveout * (BLOCK_SHARED + BLOCK_OVERHEAD) // 100
+            assert largest + BLOCK_OVERHEAD <= room
+
+
+def test_a_carveout_gives_attention_of_64_rows_room_beside_the_product_in_front():
+    """Of `base`; the product of `large` alone leaves none, and it takes that of most kernels."""
+    found = {}
+    for preset in ("base", "large", "gpt2"):
+        config = ModelConfig.from_dict({"preset": preset})
+        found[preset] = next(hopper_sources(("bfloat16",) * 2, config, (64,))).carveout
+    assert found == {"base": 58, "large": MUCH_SHARED, "gpt2": MUCH_SHARED}
 
 
 @pytest.mark.parametrize("head_size", [32, 64, 128])
