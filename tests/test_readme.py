@@ -102,8 +102,3 @@ def test_its_own_text_configuration_plans_a_run(checkout):
     assert done.returncode == 0, done.stdout + done.stderr
     assert "build_corpus" in done.stdout
     assert "fetch_book" not in done.stdout
-
-
-def test_the_pages_that_it_links_to_exist():
-    for target in re.findall(r"\]\(((?!https?:)[^)#]+)", README):
-        assert (ROOT / target).exists(), target
