@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+FOLDERS = ("config", "docs", "models")
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in (ROOT / folder).rglob("*.md"))]
+)
 LINK = re.compile(r"\]\(\s*(?!\w+:)([^)\s#]*)(?:#([^)\s]+))?\)")
 
 
