@@ -205,12 +205,14 @@ class ManyRowsProduct:
 
     @property
     def split(self) -> int:
-        """Blocks of a cluster: enough for the chip, with equal shares, and so many that x fits."""
+        """Blocks of a cluster: enough for the chip, with nearly equal shares, and so many that x
+        fits."""
         clusters, panels = ceiling(self.pairs, self.tiles), ceiling(self.inputs, PANEL)
         # x takes longer of more rows, or where each block reads whole ones as a GPT-2's do
         most = CHIP_BLOCKS if self.gpt2 or self.rows == MOST_MANY_ROWS else CHIP_BLOCKS * 5 // 4
-        shares = (n for n in range(1, CLUSTER_BLOCKS + 1) if panels % n == 0)
-        filling = max((n for n in shares if n * clusters <= most), default=1)
+        splits = range(1, CLUSTER_BLOCKS + 1)
+        equal = [n for n in splits if n * ceiling(panels, n) <= 1.1 * panels]
+        filling = max((n for n in equal if n * clusters <= most), default=1)
         return max(filling, ceiling(2 * self.inputs * self.rows, X_BYTES))
 
     @property
