@@ -8,7 +8,8 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +23,7 @@ TURN = 5.0  # seconds that a campaign runs before the next one does
 CASES_PER_WORKER = 2_000  # a fresh process: what libraries leak is not blamed on a case
 KEPT = 3  # cases kept of one finding
 FINDINGS = Path(__file__).parent / "findings"
+ENVIRONMENT = threading.Lock()
 HEADER = (
     *("reader", "cases", "accepted", "refused", "tracebacks", "hangs", "others"),
     *("slowest", "peak memory"),
@@ -31,6 +33,25 @@ HEADER = (
 def load_per_core() -> float:
     """How many processes share a core, at least 1: a case may take as many times as long."""
     return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """A process that starts meanwhile computes NumPy's products with one thread.
+
+    Else its first case that starts the CPU engine, which asks for one, would change the bits of the
+    reference's products in all later ones.
+    """
+    name = "OPENBLAS_NUM_THREADS"  # read as NumPy is loaded
+    with ENVIRONMENT:
+        before = os.environ.get(name)
+        os.environ[name] = "1"
+        try:
+            yield
+        finally:
+            del os.environ[name]
+            if before is not None:
+                os.environ[name] = before
 
 
 class WorkerProcess:
@@ -74,7 +95,8 @@ class WorkerProcess:
             args=(theirs, self.campaign, self.seed, self.folder, self.scratch),
             daemon=True,
         )
-        self.process.start()
+        with one_thread():
+            self.process.start()
         theirs.close()
         self.cases = 0
         try:

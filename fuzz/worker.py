@@ -76,7 +76,6 @@ def isolate(scratch: Path) -> None:
         "HOME": str(scratch / "home"),
         "XDG_CACHE_HOME": str(scratch / "home/.cache"),
         "no_proxy": "127.0.0.1,localhost",
-        "OPENBLAS_NUM_THREADS": "1",
     }
     os.environ.pop("HF_TOKEN", None)
     tempfile.tempdir = None

@@ -1,5 +1,7 @@
 """A campaign finds planted mistakes, tells their kinds apart, and repeats them from a seed."""
 
+import ctypes
+import importlib
 import os
 import random
 import signal
@@ -40,13 +42,23 @@ class Planted(Campaign):
             raise UserError("x" * 5_000)
 
 
+class Threads(Campaign):
+    """Says how many threads NumPy's BLAS has, where it is OpenBLAS."""
+
+    def run(self, mutate: Mutator, folder: Path) -> None:
+        library = ctypes.CDLL(importlib.import_module("numpy._core._multiarray_umath").__file__)
+        names = "scipy_openblas_get_num_threads64_", "openblas_get_num_threads"
+        count = next((getattr(library, name) for name in names if hasattr(library, name)), None)
+        raise UserError(f"threads: {count() if count else 1}")
+
+
 KINDS = ("refused", "traceback", "broken promise", "unprintable", "hang", "crash")
 KINDS += ("endless sentence", "accepted")
 
 
 def serve_planted(*arguments):
     """Run `worker.serve` with one more campaign."""
-    campaigns.CAMPAIGNS["planted"] = Planted
+    campaigns.CAMPAIGNS |= {"planted": Planted, "threads": Threads}
     worker.serve(*arguments)
 
 
@@ -72,6 +84,14 @@ def test_every_kind_of_finding_is_told_apart_and_kept(tmp_path, monkeypatch):
     assert report[0].startswith("traceback: ValueError")
     assert report[1] == f"python -m fuzz --campaign planted --seed 3 --case {cases[1]}"
     assert "| planted | 8 | 1 | 1 | 2 | 1 | 3 |" in session.table()
+
+
+def test_a_reader_computes_with_one_thread_from_the_start(tmp_path, monkeypatch):
+    monkeypatch.setattr(runner.worker, "serve", serve_planted)
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "2")
+    process = runner.WorkerProcess("threads", 1, tmp_path)
+    assert process.run(1).detail == "threads: 1"
+    process.stop()
 
 
 def test_a_seed_gives_the_same_mutations_again():
