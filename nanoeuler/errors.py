@@ -9,11 +9,11 @@ class UserError(Exception):
     """
 
 
-LONGEST = 60
+LONGEST, LONGEST_PATH = 60, 300
 """Characters of a wrong value that a message shows."""
 
 
-def brief(value: object) -> str:
+def brief(value: object, longest: int = LONGEST) -> str:
     """`repr(value)`, shortened when long, for a message about a wrong value."""
     text = repr(value)
-    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+    return text if len(text) <= longest else text[: longest - 1] + "…"

@@ -86,9 +86,9 @@ def tokenizer_settings(source: str) -> dict[str, Any]:
 
 
 def whole_number(settings: dict[str, Any], key: str) -> int:
-    from nanoeuler.errors import UserError
+    from nanoeuler.errors import UserError, brief
 
     value = settings.get(key)
     if type(value) is not int:
-        raise UserError(f"tokenizer.{key} is {value!r} in the config; give a whole number")
+        raise UserError(f"tokenizer.{key} is {brief(value)} in the config; give a whole number")
     return value

@@ -14,7 +14,7 @@ from nanoeuler.config.sources import Sources
 from nanoeuler.config.validation import check, locate
 from nanoeuler.config.yaml_file import Key, read_keys, read_yaml
 from nanoeuler.corpus.own_text import find_files
-from nanoeuler.errors import UserError, brief
+from nanoeuler.errors import LONGEST_PATH, UserError, brief
 from nanoeuler.files import parse_json
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.depth import check_growth
@@ -134,8 +134,9 @@ def read_sources(file: str | None, data_dir: str, where: str) -> Config:
         return {}
     if not os.path.isfile(file):
         raise UserError(
-            f"{where}: sources is {file}, and there is no such file from here ({Path.cwd()}) or "
-            "from the configuration; correct the path, config/sources.yaml for example"
+            f"{where}: sources is {brief(file, LONGEST_PATH)}, and there is no such file from here "
+            f"({Path.cwd()}) or from the configuration; correct the path, config/sources.yaml for "
+            "example"
         )
     content, locations = read_yaml(file)
     sources = check(content or {}, Sources, locations, file)
@@ -143,8 +144,8 @@ def read_sources(file: str | None, data_dir: str, where: str) -> Config:
         for name in sources.get(kind) or {}:
             if not re.fullmatch(NAME, name):
                 raise UserError(
-                    f"{locate((kind, name), locations, file)}: {kind} has the name {name!r}, and a "
-                    f"folder is named after it; give {FORM_OF_NAME}"
+                    f"{locate((kind, name), locations, file)}: {kind} has the name {brief(name)}, "
+                    f"and a folder is named after it; give {FORM_OF_NAME}"
                 )
     return {name: expand(section, data_dir) for name, section in sources.items()}
 
@@ -258,7 +259,7 @@ class Consistency:
             if self.config[stage]["enabled"] and name not in known and not os.path.isfile(name):
                 self.refuse(
                     (stage, data),
-                    f"is {name!r}, neither a name in the sources file "
+                    f"is {brief(name, LONGEST_PATH)}, neither a name in the sources file "
                     f"(there: {', '.join(known) or 'none'}) nor a file; correct it",
                 )
 
@@ -267,7 +268,7 @@ class Consistency:
         if name is not None and name not in known:
             self.refuse(
                 ("evaluate", "questions"),
-                f"is {name!r}, which the sources file does not have "
+                f"is {brief(name)}, which the sources file does not have "
                 f"(there: {', '.join(known) or 'none'}); correct it or set null",
             )
 

@@ -166,7 +166,7 @@ MISTAKES = {
     "a tab": ({"added": "corpus:\n\tname: x"}, r"line 10: not valid YAML"),
     "a missing sources file": (
         {"sources": "nowhere.yaml"},
-        r"line 3: sources is nowhere.yaml, and there is no such file",
+        r"line 3: sources is 'nowhere.yaml', and there is no such file",
     ),
     "a section that is none": (
         {"added": "corpus: all"},
@@ -262,3 +262,15 @@ def test_a_name_in_the_sources_file_leads_to_no_other_folder(write_config, tmp_p
     (tmp_path / "sources.yaml").write_text(f'{kind}:\n  "{name}": {{url: records.jsonl}}\n')
     with pytest.raises(UserError, match=rf"sources\.yaml, line 2: {kind} has the name '{name}'"):
         load(path)
+
+
+@pytest.mark.parametrize("name", ["sources", "instructions", "questions"])
+def test_a_name_that_does_not_end_is_shortened_in_its_sentence(write_config, name):
+    """A path of up to some 300 characters is shown whole."""
+    long, arguments = "a" * 5000, {"sources": "a" * 5000}
+    if name != "sources":
+        stage = {"instructions": "sft", "questions": "evaluate"}[name]
+        arguments = {"added": f"{stage}: {{{name}: {long}}}"}
+    with pytest.raises(UserError, match="a…") as caught:
+        load(write_config(**arguments))
+    assert len(str(caught.value)) < 1000

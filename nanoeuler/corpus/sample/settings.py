@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from nanoeuler.corpus.sample.world import BOATS, MEN, WOMEN
-from nanoeuler.errors import UserError
+from nanoeuler.errors import UserError, brief
 
 LEAST = {
     "seed": 0,
@@ -47,7 +47,7 @@ class Settings:
             ):
                 limit = f" and at most {most}" if most is not None else ""
                 raise UserError(
-                    f"sample.{key} is {value!r}; it must be a whole number of at least "
+                    f"sample.{key} is {brief(value)}; it must be a whole number of at least "
                     f"{LEAST[key]}{limit}"
                 )
             chosen[key] = value
