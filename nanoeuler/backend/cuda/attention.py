@@ -15,8 +15,8 @@ import numpy as np
 
 from nanoeuler.backend.cuda.chip import WARP
 from nanoeuler.backend.cuda.fp8 import NOT_QUANTIZED, Quantized
-from nanoeuler.backend.cuda.kernel_sources import Source
 from nanoeuler.backend.cuda.kernels import Argument, Kernels, PreparedLaunch, blocks
+from nanoeuler.backend.cuda.source import Source
 from nanoeuler.backend.records import AttentionArrays
 
 if TYPE_CHECKING:

@@ -35,10 +35,11 @@ from nanoeuler.backend.cuda.decoding_sizes import (
     row_pairs,
 )
 from nanoeuler.backend.cuda.device import Device
-from nanoeuler.backend.cuda.kernel_sources import WIDTH, KernelSources, Source
+from nanoeuler.backend.cuda.kernel_sources import WIDTH, KernelSources
 from nanoeuler.backend.cuda.kernels import Argument, blocks
 from nanoeuler.backend.cuda.prompts import Prompts
 from nanoeuler.backend.cuda.scratch import Scratch
+from nanoeuler.backend.cuda.source import Source
 from nanoeuler.backend.records import (
     Array,
     AttentionForm,

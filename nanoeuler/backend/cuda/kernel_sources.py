@@ -8,9 +8,7 @@ header comment of each file says what its constants mean.
 """
 
 import functools
-import re
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 from nanoeuler.backend.capabilities import LEAST_REPEATED, MOST_REPEATED
 from nanoeuler.backend.cuda.decoding_sizes import (
@@ -36,9 +34,8 @@ from nanoeuler.backend.cuda.decoding_sizes import (
     prompt_products,
     row_pairs,
 )
+from nanoeuler.backend.cuda.source import Source
 
-FOLDER = Path(__file__).parent
-INCLUDE = re.compile(r'^#include "(\w+\.cuh)"$', re.MULTILINE)
 TYPES = {"float32": "float", "bfloat16": "bfloat16"}
 
 EXACT = ("adamw", "fp8", "losses", "preference", "sampling", "to_host")
@@ -99,53 +96,6 @@ TURNED_MULTIPLE = 128
 
 QUANTIZED_TILE = 64
 """Rows and columns of a weight that a block transposes at a time."""
-
-
-@dataclass(frozen=True)
-class Source:
-    """One `.cu` file with its constants, ready for a compiler."""
-
-    name: str
-    constants: tuple[tuple[str, str | int], ...]
-    exact: bool
-    """Divisions, exponentials and roots are rounded as IEEE 754 asks. Otherwise the faster ones
-    are taken, whose error lies far below that of bfloat16."""
-    sm_90a: bool = False
-    """Uses instructions that only compute capability 9.0 has: compile for sm_90a."""
-    carveout: int | None = None
-    """Percent of a multiprocessor's fast memory that is shared memory and not cache, at least; None
-    leaves it to the driver."""
-
-    def __hash__(self) -> int:
-        return self.hashed
-
-    @functools.cached_property
-    def hashed(self) -> int:  # computed once: every launch looks its kernel up
-        return hash((self.name, self.constants, self.exact))
-
-    @property
-    def code(self) -> str:
-        """The text of the file with this folder's headers pasted in.
-
-        A cache of compiled code, which knows kernels by their text, so sees changes of a header.
-        """
-
-        def expand(name: str) -> str:
-            text = (FOLDER / name).read_text(encoding="utf-8")
-            return INCLUDE.sub(lambda match: expand(match[1]), text)
-
-        return expand(f"{self.name}.cu")
-
-    @property
-    def options(self) -> tuple[str, ...]:
-        """For NVRTC, without the architecture.
-
-        CuPy gives equal sources one function, which can have one carve-out only.
-        """
-        values = [f"-D{name}={value}" for name, value in self.constants]
-        if self.carveout is not None:
-            values.append(f"-DCARVEOUT={self.carveout}")
-        return ("-std=c++17", *values, *([] if self.exact else ["--use_fast_math"]))
 
 
 def row_warps(dim: int) -> int:

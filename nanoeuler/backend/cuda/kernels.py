@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from nanoeuler.backend.cuda.kernel_sources import Source
+from nanoeuler.backend.cuda.source import Source
 
 if TYPE_CHECKING:  # the sources can be compiled where CuPy is not installed
     import cupy

@@ -100,15 +100,9 @@ struct Product {
                       own = i / (8 * COLUMNS) * PANEL + i % 8 * WIDTH, k = rank * DEPTH + own,
                       row = row_of(first_tile + column / 32, half) + column % 16;
             const bool present = row < end_of(half) && k < INPUTS;
-            copy_16(WEIGHT + place<COLUMNS>(column, own),
+            copy_16(WEIGHT + chunk_offset<COLUMNS>(column, own / WIDTH),
                 present ? weight + size_t(row) * INPUTS + k : weight, present);
         }
-    }
-
-    // Where eight numbers of a row lie in panels of N rows
-    template <int N>
-    __device__ __forceinline__ static int place(int row, int k) {
-        return k / PANEL * (N * PANEL_BYTES) + row * PANEL_BYTES + ((k / WIDTH ^ row) & 7) * 16;
     }
 
     // Behind it wgmma may read what the threads have written to shared memory.
@@ -137,9 +131,11 @@ struct Product {
         constexpr int VECTORS = DEPTH / WIDTH;
 #pragma unroll 4
         for (int i = threadIdx.x; i < ROWS * VECTORS; i += THREADS) {
-            const int row = i / VECTORS, own = i % VECTORS * WIDTH, k = rank * DEPTH + own;
+            const int row = i / VECTORS, vector = i % VECTORS,
+                      k = rank * DEPTH + vector * WIDTH;
             const bool present = row < rows && k < INPUTS;
-            copy_16(place<ROWS>(row, own), present ? x + size_t(row) * INPUTS + k : x, present);
+            copy_16(chunk_offset<ROWS>(row, vector),
+                present ? x + size_t(row) * INPUTS + k : x, present);
         }
         await_copies();
     }
@@ -202,7 +198,7 @@ struct Product {
                     for (int i = 0; i < WIDTH; ++i)
                         value.at[i] = (value.at[i] - mean) * (inverse * scale.at[i]) + shift.at[i];
                     store(reinterpret_cast<ACTIVATION*>(
-                              memory + place<ROWS>(first + r * WARPS, own)),
+                              memory + chunk_offset<ROWS>(first + r * WARPS, own / WIDTH)),
                         value);
                 }
             }
@@ -245,7 +241,7 @@ struct Product {
                 for (int i = 0; i < WIDTH; ++i)
                     squares = fmaf(value.at[i], value.at[i], squares), value.at[i] *= scale.at[i];
                 store(
-                    reinterpret_cast<ACTIVATION*>(memory + place<ROWS>(row, at * WIDTH)), value);
+                    reinterpret_cast<ACTIVATION*>(memory + chunk_offset<ROWS>(row, at)), value);
             }
 #pragma unroll
             for (int distance = 1; distance < 8; distance *= 2)

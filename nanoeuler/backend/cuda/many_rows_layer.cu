@@ -154,7 +154,7 @@ __device__ __forceinline__ void take_parts(const Output& product, const float* p
         for (int e = 0; e < WIDTH; ++e) sum.at[e] *= inverse;
         if (row < ROWS)
             store(reinterpret_cast<ACTIVATION*>(
-                      memory + Output::place<ROWS>(row, index % VECTORS * WIDTH)),
+                      memory + chunk_offset<ROWS>(row, index % VECTORS)),
                 sum);
     }
     Output::await_copies();

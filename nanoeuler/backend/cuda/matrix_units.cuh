@@ -50,13 +50,6 @@ constexpr int OWNED =
 
 extern __shared__ __align__(1024) unsigned char shared[];  // tiles are byte offsets into it
 
-template <int ROWS>
-__device__ __forceinline__ int chunk_offset(int row, int chunk) {
-    if constexpr (PANEL_BYTES == 128)
-        return chunk / 8 * (ROWS * 128) + row * 128 + ((chunk ^ row) & 7) * 16;
-    else return row * 64 + (chunk ^ (row / 2 & 3)) * 16;
-}
-
 __device__ __forceinline__ unsigned address_of(int offset) {
     return static_cast<unsigned>(__cvta_generic_to_shared(shared)) + offset;
 }

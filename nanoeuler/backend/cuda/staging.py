@@ -7,9 +7,10 @@ import cupyx
 import numpy as np
 from cupy import ndarray as Array
 
-from nanoeuler.backend.cuda.kernel_sources import ELEMENTWISE_THREADS, Source
+from nanoeuler.backend.cuda.kernel_sources import ELEMENTWISE_THREADS
 from nanoeuler.backend.cuda.kernels import Kernels, blocks
 from nanoeuler.backend.cuda.packing import offsets, views
+from nanoeuler.backend.cuda.source import Source
 from nanoeuler.backend.programs import Feed, HostCopy
 
 WORTH_WAITING = 1 << 16

@@ -1,7 +1,5 @@
 // wgmma (sm_90a): four warps give 64 rows to one instruction, which reads the right factor from
-// shared memory and runs asynchronously. `address_of` of an offset is the including file's, as is
-// PANEL_BYTES: a row of a panel has 64 or 128, its 16-byte chunks permuted by an exclusive or with
-// the row (matrix_units.cuh).
+// shared memory and runs asynchronously. Tiles lie as shared_memory.cuh says; include it first.
 
 // How a tile lies in shared memory. `panel_stride` matters only where the product runs along the
 // rows and a row has several panels.

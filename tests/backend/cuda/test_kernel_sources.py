@@ -23,7 +23,8 @@ from nanoeuler.backend.cuda.decoding_sizes import (
     DecodingSizes,
     many_rows_products,
 )
-from nanoeuler.backend.cuda.kernel_sources import FOLDER, KernelSources
+from nanoeuler.backend.cuda.kernel_sources import KernelSources
+from nanoeuler.backend.cuda.source import FOLDER
 from nanoeuler.files import atomic_write
 from nanoeuler.model.config import ModelConfig
 
