@@ -339,8 +339,10 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def gather(self, x_ND: Array, index_R: np.ndarray) -> Array:
-        """Some rows of x, as a new array; `index` is NumPy's on every engine."""
+    def gather(
+        self, x_ND: Array, index_R: np.ndarray | Array, out_RD: Array | None = None
+    ) -> Array:
+        """Some rows of x, in `out` or a new array; `index` is NumPy's or the engine's."""
 
     # ---- norms and Euler steps
 

@@ -137,8 +137,8 @@ class ReferenceBackend(Backend):
         self.embedding(ids_N, table_VD, out_ND)
         out_ND += np.take(position_table_PD, positions_N, axis=0, mode="clip")
 
-    def gather(self, x_ND: Array, index_R: Array) -> Array:
-        return x_ND[index_R]
+    def gather(self, x_ND: Array, index_R: Array, out_RD: Array | None = None) -> Array:
+        return np.take(x_ND, index_R, axis=0, out=out_RD)
 
     # ---- RMSNorm (Zhang & Sennrich 2019, eq. 4):  out = w · x / r,  r = √(mean(x²) + ε)
 

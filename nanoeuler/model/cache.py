@@ -4,6 +4,7 @@ import copy
 import itertools
 import operator
 import weakref
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from nanoeuler.model.config import round_up
 
 if TYPE_CHECKING:
     from nanoeuler.model.buffers import PassBuffers
+    from nanoeuler.model.choosing import Choices, Choosing
     from nanoeuler.model.transformer import Transformer
 
 CAPACITY_MULTIPLE = 128
@@ -49,8 +51,9 @@ class CacheMemory:
         numbers: not every library copies bfloat16."""
         pairs = itertools.starmap(CacheSlots, zip(every[::2], every[1::2], strict=True))
         self.slots = [None if shape is None else next(pairs) for shape in shapes]
-        self.steps: dict[tuple[int, int, bool], CacheStep] = {}
-        """By the number of rows and of tokens, and whether each token's output is needed."""
+        self.steps: dict[tuple[int, int, bool, Choices | None], CacheStep] = {}
+        """By the number of rows and of tokens, whether each token's output is needed, and who
+        chooses behind the last ones."""
         self.choices: dict[tuple[int, int], Any] = {}
         """By the number of rows and of tokens: see `choosing.py`."""
         self.widths: dict[tuple[int, int], int] = {}
@@ -67,7 +70,7 @@ class CacheMemory:
 
     def trim(self, tokens: int) -> None:
         """Keep the steps used last, for `tokens` tokens of all rows together."""
-        while sum(rows * length for rows, length, _ in self.steps) > tokens:
+        while sum(rows * length for rows, length, *_ in self.steps) > tokens:
             del self.steps[next(iter(self.steps))]
 
 
@@ -88,6 +91,7 @@ class Cache:
         counts: np.ndarray | None,
         *,
         every: bool = False,
+        choosing: "Choosing | None" = None,
     ) -> Norm:
         """See `Transformer.append`."""
         tokens = np.asarray(tokens, np.int32)
@@ -107,22 +111,17 @@ class Cache:
         if n > 1 and not every:
             tokens = padded(model, self.memory, tokens)
             n = tokens.shape[1]
-        step = self.step(model, n, every)
+        step = self.step(model, n, every, choosing.choices if choosing else None)
         added = np.array(new, np.int32)
-        step.run(tokens, self.lengths, added)
+        step.run(tokens, self.lengths, added, choosing.inputs if choosing else ())
         self.lengths += added
-        norm = step.norm
-        if every or len(norm.x_ND) == B:
-            return norm
-        if B == 1:
-            last_BD = norm.x_ND[new[0] - 1 : new[0]]
-        else:
-            last_BD = model.backend.gather(norm.x_ND, np.arange(B) * n + np.array(new) - 1)
-        return norm_of(norm, last_BD)
+        return step.norm
 
-    def step(self, model: "Transformer", tokens: int, every: bool) -> "CacheStep":
+    def step(
+        self, model: "Transformer", tokens: int, every: bool, choices: "Choices | None"
+    ) -> "CacheStep":
         """The step that appends `tokens` to every row; the ones used last are kept."""
-        key, steps = (len(self.lengths), tokens, every), self.memory.steps
+        key, steps = (len(self.lengths), tokens, every, choices), self.memory.steps
         if key == next(reversed(steps), None):  # the one used last
             return steps[key]
         steps[key] = steps.pop(key) if key in steps else CacheStep(model, self.memory, *key)
@@ -185,11 +184,16 @@ def padded(model: "Transformer", memory: CacheMemory, tokens: np.ndarray) -> np.
 
 class CacheStep:
     """Appends new tokens to every row of a cache, always on the same arrays: an engine may record
-    it. Without `every` only the last one of each row is read, and an engine may leave the others
-    out at the end."""
+    it. Without `every` it ends with the last one of each row, behind which `choices` may choose."""
 
     def __init__(
-        self, model: "Transformer", memory: CacheMemory, rows: int, tokens: int, every: bool
+        self,
+        model: "Transformer",
+        memory: CacheMemory,
+        rows: int,
+        tokens: int,
+        every: bool,
+        choices: "Choices | None",
     ):
         model.need_positions(memory.capacity + tokens)
         fused, shape, backend = is_fused(model, rows, tokens), (rows, tokens), model.backend
@@ -199,34 +203,51 @@ class CacheStep:
         self.arange = np.arange(tokens, dtype=np.int32)
         positions = [shape] if self.reads_positions else []
         fed = [np.zeros(each, np.int32) for each in (shape, rows, rows, *positions)]
-        self.feed = feed = backend.feed(fed)
+        self.feed = feed = backend.feed([*fed, *(choices.no_inputs if choices else ())])
         starts = backend.zeros(shape, np.int32)
         slots, table = memory.part(slice(0, rows)), model.rope_table
         decode = decode_step(model, buffers, slots) if fused else None
-        self.norm = norm = buffers.norms[-1]
-        is_prompt = isinstance(backend, FusingBackend) and tokens > backend.fused_tokens
-        if decode and is_prompt and not every:
-            decode.last_BD = backend.empty((rows, model.config.dim), backend.residual)
-            self.norm = norm_of(norm, decode.last_BD)
+        final = self.norm = buffers.norms[-1]
+        self.begins: np.ndarray | None = None
+        """Each row's first token among those of all rows, if its last one is taken from there."""
+        if tokens > 1 and not every:
+            last_BD = backend.empty((rows, model.config.dim), backend.residual)
+            self.norm = norm_of(final, last_BD)
+            if decode and isinstance(backend, FusingBackend) and tokens > backend.fused_tokens:
+                decode.last_BD = last_BD
+            else:
+                self.begins = np.arange(0, rows * tokens, tokens, dtype=np.int32)
+        norm, gathers = self.norm, self.begins is not None
         # the model may hold this step, by way of the memory of a cache that is gone
         weak_model = weakref.proxy(model)
 
         def work() -> None:
             ids, offset, ends, *rest = feed.arrays
-            positions_N = rest[0].reshape(-1) if rest else None
+            positions_N = rest.pop(0).reshape(-1) if positions else None
             if decode:
                 decode.ends_B = ends
             weak_model.embed(ids.reshape(-1), positions_N, buffers)
             new = Rows(positions_N, starts, offset, table)
             run_cached(weak_model, new, buffers, slots, decode)
+            if gathers:
+                backend.gather(final.x_ND, ends, norm.x_ND)
+            if choices:
+                choices.choose_behind(norm, *rest)
 
         self.program = backend.program(work)
 
-    def run(self, tokens: np.ndarray, lengths: np.ndarray, counts: np.ndarray) -> None:
+    def run(
+        self,
+        tokens: np.ndarray,
+        lengths: np.ndarray,
+        counts: np.ndarray,
+        inputs: Sequence[np.ndarray],
+    ) -> None:
         """Append tokens (rows, n), of which counts (rows,) are meant, behind `lengths` tokens of
-        each row."""
+        each row. `inputs` are those of the choice."""
         positions = [lengths[:, None] + self.arange] if self.reads_positions else []
-        self.feed.load(tokens, lengths, lengths + counts - 1, *positions)
+        ends = (lengths if self.begins is None else self.begins) + counts - 1
+        self.feed.load(tokens, lengths, ends, *positions, *inputs)
         self.program.run()
 
 

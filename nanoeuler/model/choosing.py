@@ -8,7 +8,7 @@ takes the result of the last one, and the device does not wait for it.
 import functools
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
@@ -46,8 +46,11 @@ class Choices:
 
     The step is recorded once and does the same for each token: tokens, lengths, counters of the
     random numbers and settings lie on the device, where every step leaves them as the next one
-    needs them.
+    needs them. Behind a prompt, the choice is recorded with it.
     """
+
+    following: tuple[np.ndarray, Sequence[SamplingSettings], np.ndarray] | None = None
+    """Inputs of the step behind a prompt, which are loaded if it is asked for."""
 
     @classmethod
     def of(
@@ -73,8 +76,12 @@ class Choices:
         fused = is_fused(model, B, 1)
         self.buffers = model.buffers(B, 1, stream_only=fused)
         self.decode = decode_step(model, self.buffers, self.slots) if fused else None
-        ids, lengths, draws = np.zeros(B, np.int32), np.zeros(B, np.int32), np.zeros(B, np.int64)
-        self.feed = backend.feed([ids, lengths, draws, np.zeros((B, 4), np.int64)])
+        self.no_rows = np.zeros(B, np.int32)
+        self.no_inputs = np.zeros(B, np.int64), np.zeros((B, 4), np.int64)
+        """Of a choice: counters of the random numbers, and settings."""
+        self.tokens = backend.feed([self.no_rows])
+        """Each row's last one, which was fed or chosen."""
+        self.feed = backend.feed([self.no_rows, *self.no_inputs])
         self.no_starts = backend.zeros((B, 1), np.int32)
         self.allowed = backend.from_host(allowed_V.astype(np.uint8))
         self.logits = backend.empty((B, model.heads.rows), np.float32)
@@ -97,62 +104,68 @@ class Choices:
         What was asked for ahead is forgotten. `draws_B` numbers the tokens to be chosen, for the
         random numbers.
         """
-        self.taken = self.asked
+        self.taken, self.following = self.asked, None
+        inputs = self.inputs(samplings, draws_B)
         if tokens.shape[1] == 1:
-            self.load(tokens[:, 0], cache.lengths, samplings, draws_B)
+            self.tokens.load(filled(self.no_rows, tokens[:, 0]))
+            self.load(cache.lengths, *inputs)
             cache.lengths += 1
             self.ask()
         else:
-            norm = self.model.append(cache, tokens, counts)
-            self.load([0], cache.lengths, samplings, draws_B)
-            self.model.backend.program(lambda: self.choose_behind(norm, None)).run()
+            self.model.append(cache, tokens, counts, choosing=Choosing(self, inputs))
             self.copy()
+            self.following = cache.lengths.copy(), samplings, np.add(draws_B, 1)
 
     def again(self, samplings: Sequence[SamplingSettings], draws_B: Sequence[int]) -> None:
         """Choose once more from the logits behind a prompt that was just read."""
-        self.load([0], [0], samplings, draws_B)
-        self.model.backend.program(lambda: self.choose(None)).run()
+        self.load([0], *self.inputs(samplings, draws_B))
+        self.model.backend.program(lambda: self.choose(*self.feed.arrays[1:])).run()
         self.copy()
 
+    def inputs(
+        self, samplings: Sequence[SamplingSettings], draws_B: np.ndarray | Sequence[int]
+    ) -> list[np.ndarray]:
+        """What a choice takes; rows that the cache lacks get zeros."""
+        no_draws, no_settings = self.no_inputs
+        packed_B4 = [packed(each) for each in samplings]
+        return [filled(no_draws, draws_B), filled(no_settings, packed_B4)]
+
     def load(
-        self,
-        ids: Sequence[int] | np.ndarray,
-        lengths: Sequence[int] | np.ndarray,
-        samplings: Sequence[SamplingSettings],
-        draws_B: np.ndarray | Sequence[int],
+        self, lengths: np.ndarray | Sequence[int], draws_B: np.ndarray, settings_B4: np.ndarray
     ) -> None:
-        """Hand over a step's inputs; rows that the cache lacks get zeros."""
-        settings = np.stack([packed(each) for each in samplings])
-        whole = [np.zeros(each.shape, each.dtype) for each in self.feed.arrays]
-        for padded, given in zip(whole, (ids, lengths, draws_B, settings), strict=True):
-            padded[: len(given)] = given
-        self.feed.load(*whole)
+        """Hand over a step's inputs, but for its tokens."""
+        self.feed.load(filled(self.no_rows, lengths), draws_B, settings_B4)
 
     def ask(self) -> None:
         """Ask for another token of every row, behind the last one asked for."""
+        if self.following:
+            lengths, samplings, draws_B = self.following
+            self.load(lengths, *self.inputs(samplings, draws_B))
+            self.following = None
         self.program.run()
         self.copy()
 
     def step(self) -> None:
         """Append the last chosen tokens, and choose the next."""
         model, buffers = self.model, self.buffers
-        tokens, lengths, _, _ = self.feed.arrays
+        (tokens,), (lengths, draws, settings) = self.tokens.arrays, self.feed.arrays
         model.embed(tokens, lengths, buffers)
         rows = Rows(lengths, self.no_starts, lengths, self.rope_table)
         run_cached(model, rows, buffers, self.slots, self.decode)
-        self.choose_behind(buffers.norms[-1], lengths)
+        self.choose_behind(buffers.norms[-1], draws, settings, lengths)
 
-    def choose_behind(self, norm: Norm, lengths_B: Array | None) -> None:
+    def choose_behind(
+        self, norm: Norm, draws_B: Array, settings_B4: Array, lengths_B: Array | None = None
+    ) -> None:
         """Choose from the logits behind each row of the stream at `norm`."""
         model = self.model
         model.backend.next_logits(norm, model.weights.first_head, self.logits)
-        self.choose(lengths_B)
+        self.choose(draws_B, settings_B4, lengths_B)
 
-    def choose(self, lengths_B: Array | None) -> None:
-        tokens, _, draws, settings = self.feed.arrays
-        self.model.backend.choose(
-            self.logits, self.allowed, settings, draws, self.chosen, tokens, lengths_B
-        )
+    def choose(self, draws_B: Array, settings_B4: Array, lengths_B: Array | None = None) -> None:
+        chosen = self.chosen, *self.tokens.arrays
+        inputs = self.logits, self.allowed, settings_B4, draws_B
+        self.model.backend.choose(*inputs, *chosen, lengths_B)
 
     @property
     def waiting(self) -> int:
@@ -170,6 +183,13 @@ class Choices:
         """
         self.taken += 1
         return self.copies[(self.taken - 1) % AHEAD].wait()
+
+
+class Choosing(NamedTuple):
+    """A choice behind a prompt."""
+
+    choices: Choices
+    inputs: Sequence[np.ndarray]  # see `Choices.inputs`
 
 
 class DraftedChoices(Choices):
@@ -277,6 +297,13 @@ class DraftedChoices(Choices):
         logits = self.further_logits.reshape(-1, model.heads.rows)
         drawn = self.no_draws, self.unread, drafted.reshape(-1)
         backend.choose(logits, self.allowed, self.greedy, *drawn, None)
+
+
+def filled(like: np.ndarray, given: np.ndarray | Sequence) -> np.ndarray:
+    """An array like another, which begins with what is given and goes on with zeros."""
+    whole = np.zeros(like.shape, like.dtype)
+    whole[: len(given)] = given
+    return whole
 
 
 @functools.lru_cache(maxsize=256)

@@ -11,6 +11,7 @@ the blocks in reverse order. The formulas of the ops stand in `backend/reference
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,6 +24,9 @@ from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.families import make_blocks
 from nanoeuler.model.flat import FlatBuffer, NamedArrays, model_weights
 from nanoeuler.model.heads import Heads
+
+if TYPE_CHECKING:
+    from nanoeuler.model.choosing import Choosing
 
 
 @dataclass
@@ -257,7 +261,8 @@ class Transformer:
         counts: np.ndarray | None = None,
         *,
         every: bool = False,
+        choosing: "Choosing | None" = None,
     ) -> Norm:
         """`extend` without the final norm and the head: the norm to be taken, of (rows, D), or of
-        (rows · n, D) with `every`."""
-        return cache.append(self, tokens, counts, every=every)
+        (rows · n, D) with `every`. With `choosing`, a token is chosen behind each row, too."""
+        return cache.append(self, tokens, counts, every=every, choosing=choosing)

@@ -279,13 +279,13 @@ class CudaBackend(DecodingOps, ChoosingOps, BiasedOps, LossOps, OptimizerOps):
 
     # ---- embedding
 
-    def gather(self, x_ND: Array, index_R: np.ndarray) -> Array:
-        index = cupy.asarray(index_R)
-        return (
-            x_ND.view(np.uint16).take(index, axis=0).view(BFLOAT16)
-            if x_ND.dtype == BFLOAT16
-            else x_ND.take(index, axis=0)
-        )
+    def gather(
+        self, x_ND: Array, index_R: np.ndarray | Array, out_RD: Array | None = None
+    ) -> Array:
+        # as whole numbers: CuPy does not know bfloat16
+        bits = f"u{x_ND.itemsize}"
+        out = None if out_RD is None else out_RD.view(bits)
+        return x_ND.view(bits).take(cupy.asarray(index_R), axis=0, out=out).view(x_ND.dtype)
 
     def embedding(self, ids_N: Array, table_VD: Array, out_ND: Array) -> None:
         if self.fp8:
