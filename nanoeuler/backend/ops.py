@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import numpy as np
 
 from nanoeuler import provenance
-from nanoeuler.backend.programs import Feed, HostCopy, Program
+from nanoeuler.backend.programs import Feed, HostRing, Program
 from nanoeuler.backend.records import (
     AdamWConstants,
     Array,
@@ -248,9 +248,9 @@ class Backend(ABC):
         """
         return Program(function)
 
-    def host_copy(self, array: Array) -> HostCopy:
-        """A small array that is copied to the host again and again."""
-        return HostCopy(array)
+    def host_ring(self, array: Array, slots: int) -> HostRing:
+        """A small array that programs write to the host, of so many runs at once."""
+        return HostRing(array, slots)
 
     def enter_thread(self) -> None:  # noqa: B027 (a host's work is where its thread is)
         """Let what this thread asks for next be work of this engine, in its order.

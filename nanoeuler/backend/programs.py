@@ -21,19 +21,41 @@ class Program:
         self.function()
 
 
-class HostCopy:
-    """A small array that comes to the host again and again."""
+class HostRing:
+    """A small array that comes to the host as each of some runs leaves it.
 
-    def __init__(self, array: Array):
-        self.array = array
+    A run writes it to the next of a few slots; so that many may be under way.
+    """
 
-    def start(self) -> None:
-        """Copy the array as it is after the work asked for so far; the host need not wait."""
-        self.copy = np.array(self.array)
+    def __init__(self, array: Array, slots: int):
+        self.array, self.slots = array, slots
+        self.runs, self.taken = 0, 0
+        self.contents: dict[int, np.ndarray] = {}
 
-    def wait(self) -> np.ndarray:
-        """The copy that was started last."""
-        return self.copy
+    def write(self) -> None:
+        """Write the array as it is now; part of a program."""
+        self.contents[self.runs % self.slots] = np.array(self.array)
+
+    def expect(self) -> None:
+        """Work that writes once was just asked for."""
+        self.runs += 1
+
+    def forget(self) -> None:
+        """Nothing of what was asked for so far will be taken."""
+        self.taken = self.runs
+
+    @property
+    def waiting(self) -> int:
+        """Runs that were asked for and not taken."""
+        return self.runs - self.taken
+
+    def take(self) -> np.ndarray:
+        """What the oldest of them wrote, once it has."""
+        self.taken += 1
+        return self.content((self.taken - 1) % self.slots)
+
+    def content(self, slot: int) -> np.ndarray:
+        return self.contents[slot]
 
 
 class Feed:

@@ -86,8 +86,7 @@ class Choices:
         self.allowed = backend.from_host(allowed_V.astype(np.uint8))
         self.logits = backend.empty((B, model.heads.rows), np.float32)
         self.chosen = backend.zeros((B,), np.int32)
-        self.copies = [backend.host_copy(self.chosen) for _ in range(AHEAD)]
-        self.asked, self.taken = 0, 0
+        self.ring = backend.host_ring(self.chosen, AHEAD)
         choices = weakref.proxy(self)  # which holds the program
         self.program = backend.program(lambda: choices.step())
 
@@ -104,7 +103,8 @@ class Choices:
         What was asked for ahead is forgotten. `draws_B` numbers the tokens to be chosen, for the
         random numbers.
         """
-        self.taken, self.following = self.asked, None
+        self.ring.forget()
+        self.following = None
         inputs = self.inputs(samplings, draws_B)
         if tokens.shape[1] == 1:
             self.tokens.load(filled(self.no_rows, tokens[:, 0]))
@@ -113,14 +113,14 @@ class Choices:
             self.ask()
         else:
             self.model.append(cache, tokens, counts, choosing=Choosing(self, inputs))
-            self.copy()
+            self.ring.expect()
             self.following = cache.lengths.copy(), samplings, np.add(draws_B, 1)
 
     def again(self, samplings: Sequence[SamplingSettings], draws_B: Sequence[int]) -> None:
         """Choose once more from the logits behind a prompt that was just read."""
         self.load([0], *self.inputs(samplings, draws_B))
         self.model.backend.program(lambda: self.choose(*self.feed.arrays[1:])).run()
-        self.copy()
+        self.ring.expect()
 
     def inputs(
         self, samplings: Sequence[SamplingSettings], draws_B: np.ndarray | Sequence[int]
@@ -143,7 +143,7 @@ class Choices:
             self.load(lengths, *self.inputs(samplings, draws_B))
             self.following = None
         self.program.run()
-        self.copy()
+        self.ring.expect()
 
     def step(self) -> None:
         """Append the last chosen tokens, and choose the next."""
@@ -166,23 +166,19 @@ class Choices:
         chosen = self.chosen, *self.tokens.arrays
         inputs = self.logits, self.allowed, settings_B4, draws_B
         self.model.backend.choose(*inputs, *chosen, lengths_B)
+        self.ring.write()
 
     @property
     def waiting(self) -> int:
         """Steps that were asked for and not taken."""
-        return self.asked - self.taken
-
-    def copy(self) -> None:
-        self.copies[self.asked % AHEAD].start()
-        self.asked += 1
+        return self.ring.waiting
 
     def take(self) -> np.ndarray:
         """The ids of the oldest step asked for and not taken, (B,).
 
         −1 where a row's logits are not finite.
         """
-        self.taken += 1
-        return self.copies[(self.taken - 1) % AHEAD].wait()
+        return self.ring.take()
 
 
 class Choosing(NamedTuple):
@@ -247,8 +243,7 @@ class DraftedChoices(Choices):
         self.further_logits = backend.empty((B, H * rows), np.float32)
         self.greedy, self.no_draws = (backend.zeros((n,), np.int64) for n in (4, B * H))
         self.unread = backend.zeros((B * H,), np.int32)
-        self.copies = [backend.host_copy(self.chosen) for _ in range(AHEAD)]
-        self.asked, self.taken = 0, 0
+        self.ring = backend.host_ring(self.chosen, AHEAD)
         choices = weakref.proxy(self)  # which holds the program
         self.program = backend.program(lambda: choices.step())
 
@@ -265,7 +260,7 @@ class DraftedChoices(Choices):
 
         `sampling` holds for all rows.
         """
-        self.taken = self.asked
+        self.ring.forget()
         drafted_BH, text_BS = (np.zeros(a.shape, np.int32) for a in self.feed.arrays[1:3])
         for row, text in enumerate(texts):
             text_BS[row, : len(text)] = text
@@ -291,6 +286,7 @@ class DraftedChoices(Choices):
         backend.choose(self.logits, self.allowed, settings, counters, chosen, unused, None)
         kept = tokens, lengths, draws, self.last.x_ND
         backend.keep_right(self.chosen, self.drafts, final.x_ND, *kept)
+        self.ring.write()
         if drafted.size == 0:
             return
         backend.next_logits(self.last, self.further, self.further_logits)

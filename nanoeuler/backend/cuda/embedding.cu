@@ -17,12 +17,14 @@
 //
 // Compiled in: DIM, WARPS of a block (backward), THREADS of one (forward), BLOCK_ENTRIES.
 #include "common.cuh"
+#include "overlap.cuh"
 
 constexpr int VECTORS = DIM / WIDTH;
 constexpr int STEPS = (VECTORS + 31) / 32;
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     embedding(const int* ids, const ACTIVATION* table, RESIDUAL* out, int rows) {
+    let_next_start();
     const unsigned index = blockIdx.x * THREADS + threadIdx.x, row = index / VECTORS,
                    column = index % VECTORS * WIDTH;
     if (row < rows)
@@ -33,6 +35,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 extern "C" __global__ void __launch_bounds__(THREADS)
     embedding_at(const int* ids, const ACTIVATION* table, const int* positions,
         const ACTIVATION* position_table, int places, RESIDUAL* out, int rows) {
+    let_next_start();
     const unsigned index = blockIdx.x * THREADS + threadIdx.x, row = index / VECTORS,
                    column = index % VECTORS * WIDTH;
     if (row >= rows) return;

@@ -45,7 +45,7 @@ from nanoeuler.backend.cuda.loss_ops import LossOps
 from nanoeuler.backend.cuda.optimizer_ops import OptimizerOps
 from nanoeuler.backend.cuda.prompts import Prompts
 from nanoeuler.backend.cuda.scratch import Scratch
-from nanoeuler.backend.cuda.staging import DeviceFeed, DeviceHostCopy, Feeds
+from nanoeuler.backend.cuda.staging import DeviceFeed, DeviceHostRing, Feeds
 from nanoeuler.backend.programs import Program
 from nanoeuler.backend.records import (
     AttentionArrays,
@@ -224,8 +224,8 @@ class CudaBackend(DecodingOps, ChoosingOps, BiasedOps, LossOps, OptimizerOps):
     ) -> Program:
         return GraphProgram(function, self, training=training, tuned=training and not once)
 
-    def host_copy(self, array: Array) -> DeviceHostCopy:
-        return DeviceHostCopy(array, self.kernels, self.sources.to_host())
+    def host_ring(self, array: Array, slots: int) -> DeviceHostRing:
+        return DeviceHostRing(array, slots, self.kernels, self.sources.to_host())
 
     def enter_thread(self) -> None:
         cupy.cuda.Device(self.device.index).use()

@@ -93,12 +93,15 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS)
         int* lengths) {
     extern __shared__ __align__(16) unsigned char memory[];
     __shared__ double draw;
+    __shared__ int likeliest;
+    let_next_start();
     const int b = blockIdx.x / CLUSTER, rank = blockIdx.x % CLUSTER;
     const Settings& s = settings[b * settings_stride];
     const bool greedy = s.temperature == 0;
     // One thread draws while the logits are still being computed, as it takes 2 µs.
     const u64 early = draws[b];
     if (threadIdx.x == 0 && !greedy) draw = uniform(s.seed, early);
+    if (threadIdx.x == 0) likeliest = VOCAB;
     cluster_sync();  // no block may write to one that has not started
     wait_for_previous();
     // another choice of this row may have been on its way
@@ -116,7 +119,13 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS)
         }
         highest = block_max<WARPS>(highest);
         broken = __syncthreads_or(broken) || highest == -INFINITE;
-        if (!broken) {
+        if (!broken && greedy) {
+#pragma unroll
+            for (int i = 0; i < EACH; ++i)
+                if (logit[i] == highest) atomicMin(&likeliest, i * THREADS + threadIdx.x);
+            __syncthreads();
+            if (threadIdx.x == 0) chosen[b] = tokens[b] = likeliest;
+        } else if (!broken) {
             const double sharpness = 1 / s.temperature;
             u64 rank[EACH], weight[EACH];
 #pragma unroll
@@ -126,15 +135,12 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS)
                 if (logit[i] == highest) weight[i] = u64(UNIT);
                 else
                     weight[i] =
-                        greedy
-                            ? 0
-                            : u64(exp((double(logit[i]) - double(highest)) * sharpness) * UNIT +
-                                  0.5);
+                        u64(exp((double(logit[i]) - double(highest)) * sharpness) * UNIT + 0.5);
             }
             int position[EACH];
             sort(logit, rank, weight, highest, reinterpret_cast<u64*>(memory), position);
-            const int found = find_sorted(
-                weight, position, reinterpret_cast<u64*>(memory), s, greedy ? 0 : draw);
+            const int found =
+                find_sorted(weight, position, reinterpret_cast<u64*>(memory), s, draw);
             if (found >= 0) chosen[b] = tokens[b] = found * THREADS + threadIdx.x;
         }
     } else {

@@ -8,17 +8,17 @@ import numpy as np
 from cupy import ndarray as Array
 
 from nanoeuler.backend.cuda.kernel_sources import ELEMENTWISE_THREADS
-from nanoeuler.backend.cuda.kernels import Kernels, blocks
+from nanoeuler.backend.cuda.kernels import Kernels
 from nanoeuler.backend.cuda.packing import offsets, views
 from nanoeuler.backend.cuda.source import Source
-from nanoeuler.backend.programs import Feed, HostCopy
+from nanoeuler.backend.programs import Feed, HostRing
 
 WORTH_WAITING = 1 << 16
 """Bytes: a copy of fewer takes less time on the stream than the events that take it off."""
 
 
 def hold_pinned(owner: object, arrived: cupy.cuda.Event) -> None:
-    """Let others have the pinned memory of `owner` only when its last copy has `arrived`."""
+    """Let others have the pinned memory of `owner` only when what is on its way has `arrived`."""
     weakref.finalize(owner, arrived.synchronize).atexit = False
 
 
@@ -92,24 +92,31 @@ class WaitingFeed(DeviceFeed):
         self.taken.record(self.stream)
 
 
-class DeviceHostCopy(HostCopy):
-    """A small array on its way to pinned memory of the host, which a kernel writes."""
+class DeviceHostRing(HostRing):
+    """Slots in pinned memory of the host, which a kernel writes; the device counts them, too."""
 
-    def __init__(self, array: Array, kernels: Kernels, source: Source):
+    def __init__(self, array: Array, slots: int, kernels: Kernels, source: Source):
         """`array` has a multiple of 4 bytes; `source` is that of to_host.cu."""
-        self.array, self.stream = array, kernels.stream
-        self.pinned = cupyx.empty_pinned(array.shape, array.dtype)
+        super().__init__(array, slots)
+        self.stream = kernels.stream
+        self.pinned = cupyx.empty_pinned((slots, *array.shape), array.dtype)
+        self.slot = cupy.empty((1,), np.int32)
+        self.slot.data.memset_async(0, self.slot.nbytes, self.stream)
         pinned, words = np.int64(self.pinned.ctypes.data), array.nbytes // 4
-        form = source, "to_host", blocks(words, ELEMENTWISE_THREADS), ELEMENTWISE_THREADS
-        self.writing = kernels.prepare(*form, array, pinned, words)
-        self.arrived = cupy.cuda.Event(disable_timing=True)
-        hold_pinned(self, self.arrived)
+        arguments = array, pinned, words, self.slot, slots
+        threads = ELEMENTWISE_THREADS
+        self.writing = kernels.prepare(source, "to_host", 1, threads, *arguments)
+        self.arrived = [cupy.cuda.Event(disable_timing=True) for _ in range(slots)]
+        for event in self.arrived:
+            hold_pinned(self, event)
 
-    def start(self) -> None:
-        """Copy the array as it is after the work asked for so far."""
+    def write(self) -> None:
         self.writing.launch()
-        self.arrived.record(self.stream)
 
-    def wait(self) -> np.ndarray:
-        self.arrived.synchronize()
-        return self.pinned.copy()
+    def expect(self) -> None:
+        self.arrived[self.runs % self.slots].record(self.stream)
+        super().expect()
+
+    def content(self, slot: int) -> np.ndarray:
+        self.arrived[slot].synchronize()
+        return self.pinned[slot].copy()
