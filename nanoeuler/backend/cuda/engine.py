@@ -45,7 +45,7 @@ from nanoeuler.backend.cuda.loss_ops import LossOps
 from nanoeuler.backend.cuda.optimizer_ops import OptimizerOps
 from nanoeuler.backend.cuda.prompts import Prompts
 from nanoeuler.backend.cuda.scratch import Scratch
-from nanoeuler.backend.cuda.staging import DeviceFeed, DeviceHostRing, Feeds
+from nanoeuler.backend.cuda.staging import DeviceFeed, DeviceHostRing, new_feed
 from nanoeuler.backend.programs import Program
 from nanoeuler.backend.records import (
     AttentionArrays,
@@ -130,7 +130,8 @@ class CudaBackend(DecodingOps, ChoosingOps, BiasedOps, LossOps, OptimizerOps):
         self.kept_offsets: dict[tuple[int, ...], Array] = {}
         self.attentions: dict[tuple[int, ...], Attention] = {}
         self.prompts = Prompts(self.kernels, self.sources, self.scratch)
-        self.feeds = Feeds(self.stream)
+        self.copying = cupy.cuda.Stream(non_blocking=True)
+        """Brings large inputs while the other one is at work."""
 
     # ---- what it can do
 
@@ -217,7 +218,7 @@ class CudaBackend(DecodingOps, ChoosingOps, BiasedOps, LossOps, OptimizerOps):
     # ---- work as a whole
 
     def feed(self, arrays: list[np.ndarray]) -> DeviceFeed:
-        return self.feeds.new(arrays)
+        return new_feed(arrays, self.stream, self.copying)
 
     def program(
         self, function: Callable[[], None], *, training: bool = False, once: bool = False

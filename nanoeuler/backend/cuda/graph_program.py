@@ -33,7 +33,6 @@ class GraphProgram(Program):
     def run(self) -> None:
         engine, stream = self.engine, self.engine.stream
         stream.use()  # what CuPy itself launches, a fill say, belongs on this stream too
-        engine.feeds.deliver()
         if self.training and engine.fp8 and not engine.fp8.ready:
             with self.as_meant():
                 self.function()

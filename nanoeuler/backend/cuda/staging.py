@@ -1,6 +1,7 @@
-"""Small arrays on their way between host and device, through pinned memory."""
+"""Small arrays on their way between host and device."""
 
 import weakref
+from collections.abc import Callable
 
 import cupy
 import cupyx
@@ -13,8 +14,9 @@ from nanoeuler.backend.cuda.packing import offsets, views
 from nanoeuler.backend.cuda.source import Source
 from nanoeuler.backend.programs import Feed, HostRing
 
-WORTH_WAITING = 1 << 16
-"""Bytes: a copy of fewer takes less time on the stream than the events that take it off."""
+TAKEN_AT_ONCE = 1 << 16
+"""Bytes: so many are taken from ordinary memory by the call that copies them to the device. For
+more, it would wait until the stream has nothing else to do."""
 
 
 def hold_pinned(owner: object, arrived: cupy.cuda.Event) -> None:
@@ -22,71 +24,68 @@ def hold_pinned(owner: object, arrived: cupy.cuda.Event) -> None:
     weakref.finalize(owner, arrived.synchronize).atexit = False
 
 
-class Feeds:
-    """The feeds of the programs that run on a stream."""
+def device_bytes(count: int, stream: cupy.cuda.Stream) -> Array:
+    """Zeros."""
+    flat = cupy.empty((count,), np.uint8)
+    flat.data.memset_async(0, count, stream)
+    return flat
 
-    def __init__(self, stream: cupy.cuda.Stream):
-        self.stream, self.copying = stream, cupy.cuda.Stream(non_blocking=True)
-        self.loaded: list[DeviceFeed] = []
-        """Those whose content the next program takes."""
 
-    def new(self, arrays: list[np.ndarray]) -> "DeviceFeed":
-        is_small = offsets(arrays)[-1].stop <= WORTH_WAITING
-        return DeviceFeed(arrays, self) if is_small else WaitingFeed(arrays, self)
-
-    def deliver(self) -> None:
-        """Bring what was loaded to its target, before what the stream does next."""
-        while self.loaded:
-            self.loaded.pop().bring()
+def new_feed(
+    arrays: list[np.ndarray], stream: cupy.cuda.Stream, copying: cupy.cuda.Stream
+) -> "DeviceFeed":
+    """`copying` is a stream for the copies of large ones."""
+    if offsets(arrays)[-1].stop <= TAKEN_AT_ONCE:
+        return DeviceFeed(arrays, stream)
+    return WaitingFeed(arrays, stream, copying)
 
 
 class DeviceFeed(Feed):
-    """Arrays in one flat array of the device, copied there from pinned memory."""
+    """Arrays in one flat array of the device, copied there in the order of the stream."""
 
-    def __init__(self, arrays: list[np.ndarray], feeds: Feeds):
-        self.feeds, self.stream = feeds, feeds.stream
-        self.flat = cupy.empty((offsets(arrays)[-1].stop,), np.uint8)
-        self.flat.data.memset_async(0, self.flat.nbytes, self.stream)
-        pinned = cupyx.empty_pinned(self.flat.shape, np.uint8)
-        self.pinned, self.address = views(pinned, arrays), pinned.ctypes.data
-        self.arrived = cupy.cuda.Event(disable_timing=True)
+    def __init__(
+        self,
+        arrays: list[np.ndarray],
+        stream: cupy.cuda.Stream,
+        memory: Callable[[int, type], np.ndarray] = np.empty,
+    ):
+        """`memory` makes an array on the host."""
+        size = offsets(arrays)[-1].stop
+        self.stream, self.flat, host = stream, device_bytes(size, stream), memory(size, np.uint8)
         self.arrays: list[Array] = views(self.flat, arrays)
+        self.parts, self.address = views(host, arrays), host.ctypes.data
+
+    def load(self, *arrays: np.ndarray) -> None:
+        self.write(arrays)
+        self.flat.data.copy_from_host_async(self.address, self.flat.nbytes, self.stream)
+
+    def write(self, arrays: tuple[np.ndarray, ...]) -> None:
+        for part, array in zip(self.parts, arrays, strict=True):
+            part[...] = array
+
+
+class WaitingFeed(DeviceFeed):
+    """The same for large arrays, from pinned memory.
+
+    They wait beside their target, copied there while the stream may still read the last content.
+    """
+
+    def __init__(
+        self, arrays: list[np.ndarray], stream: cupy.cuda.Stream, copying: cupy.cuda.Stream
+    ):
+        super().__init__(arrays, stream, cupyx.empty_pinned)
+        self.copying, self.waiting = copying, cupy.empty_like(self.flat)
+        self.arrived, self.taken = (cupy.cuda.Event(disable_timing=True) for _ in range(2))
+        # the memory just taken may belong to work that the stream has yet to finish
+        self.taken.record(stream)
         hold_pinned(self, self.arrived)
 
     def load(self, *arrays: np.ndarray) -> None:
         self.arrived.synchronize()  # the pinned memory is free again
-        for target, array in zip(self.pinned, arrays, strict=True):
-            target[...] = array
-        if self not in self.feeds.loaded:
-            self.feeds.loaded.append(self)
-
-    def copy_from_host(self, target: Array, stream: cupy.cuda.Stream) -> None:
-        target.data.copy_from_host_async(self.address, target.nbytes, stream)
-        self.arrived.record(stream)
-
-    def bring(self) -> None:
-        """See `Feeds.deliver`."""
-        self.copy_from_host(self.flat, self.stream)
-
-
-class WaitingFeed(DeviceFeed):
-    """The same for large arrays: they wait beside their target, copied there while the stream may
-    still read the last content."""
-
-    def __init__(self, arrays: list[np.ndarray], feeds: Feeds):
-        super().__init__(arrays, feeds)
-        self.copying = feeds.copying
-        self.waiting = cupy.empty_like(self.flat)
-        self.taken = cupy.cuda.Event(disable_timing=True)
-        # the memory just taken may belong to work that the stream has yet to finish
-        self.taken.record(self.stream)
-
-    def load(self, *arrays: np.ndarray) -> None:
-        super().load(*arrays)
+        self.write(arrays)
         self.copying.wait_event(self.taken)
-        self.copy_from_host(self.waiting, self.copying)
-
-    def bring(self) -> None:
+        self.waiting.data.copy_from_host_async(self.address, self.flat.nbytes, self.copying)
+        self.arrived.record(self.copying)
         self.stream.wait_event(self.arrived)
         self.flat.data.copy_from_device_async(self.waiting.data, self.flat.nbytes, self.stream)
         self.taken.record(self.stream)
@@ -100,8 +99,7 @@ class DeviceHostRing(HostRing):
         super().__init__(array, slots)
         self.stream = kernels.stream
         self.pinned = cupyx.empty_pinned((slots, *array.shape), array.dtype)
-        self.slot = cupy.empty((1,), np.int32)
-        self.slot.data.memset_async(0, self.slot.nbytes, self.stream)
+        self.slot = device_bytes(4, self.stream).view(np.int32)
         pinned, words = np.int64(self.pinned.ctypes.data), array.nbytes // 4
         arguments = array, pinned, words, self.slot, slots
         threads = ELEMENTWISE_THREADS

@@ -4,58 +4,75 @@ import numpy as np
 import pytest
 
 pytestmark = pytest.mark.gpu
-SIZES = 64, 1 << 15
-"""Numbers that go straight to the stream, and that wait beside it."""
+SMALL, LARGE = 1 << 14, 1 << 15
+"""Numbers that are taken at once, and that wait beside the stream."""
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_pinned_memory_is_given_to_others_only_when_no_copy_writes_to_it(size):
-    import cupy
-
+@pytest.fixture
+def backend():
     from nanoeuler.backend.cuda.engine import CudaBackend
 
     backend = CudaBackend("fp32")
     backend.enter_thread()
-    slow, array = cupy.ones((8192, 8192), np.float32), cupy.full(size, 7, np.int32)
-    ring = backend.host_ring(array, 1)
-    memory = ring.pinned.ctypes.data
-    for _ in range(10):
-        slow @ slow
+    return backend
+
+
+@pytest.fixture
+def keep_busy():
+    """Asks for work of some milliseconds."""
+    import cupy
+
+    slow = cupy.ones((8192, 8192), np.float32)
+    return lambda: [slow @ slow for _ in range(3)]
+
+
+def test_pinned_memory_is_given_to_others_only_when_nothing_writes_to_it(backend, keep_busy):
+    import cupyx
+
+    ring = backend.host_ring(backend.from_host(np.full(LARGE, 7, np.int32)), 1)
+    address = ring.pinned.ctypes.data
+    keep_busy()
     ring.write()
     ring.expect()
     del ring
-    feed = backend.feed([np.zeros(size, np.int32)])
-    assert feed.address == memory
-    feed.load(np.arange(size, dtype=np.int32))
-    backend.feeds.deliver()
-    np.testing.assert_array_equal(backend.to_host(feed.arrays[0]), np.arange(size))
+    memory = cupyx.empty_pinned(LARGE, np.int32)
+    assert memory.ctypes.data == address
+    memory[...] = 5
+    backend.finish()
+    assert (memory == 5).all()
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_what_is_loaded_next_does_not_reach_work_that_was_asked_for_before(size):
-    import cupy
+def test_pinned_memory_is_given_to_others_only_when_nothing_reads_it(backend, keep_busy):
+    import cupyx
 
-    from nanoeuler.backend.cuda.engine import CudaBackend
+    feed = backend.feed([np.zeros(LARGE, np.int32)])
+    address, array = feed.address, feed.arrays[0]
+    for number in (1, 2):  # the second one waits for the stream
+        feed.load(np.full(LARGE, number, np.int32))
+        keep_busy()
+    del feed
+    memory = cupyx.empty_pinned(LARGE, np.int32)
+    assert memory.ctypes.data == address
+    memory[...] = 5
+    assert (backend.to_host(array) == 2).all()
 
-    backend = CudaBackend("fp32")
-    backend.enter_thread()
-    slow, feed = cupy.ones((8192, 8192), np.float32), backend.feed([np.zeros(size, np.int32)])
-    seen = []
-    for number in range(4):
-        feed.load(np.full(size, number, np.int32))
-        backend.feeds.deliver()
-        for _ in range(3):
-            slow @ slow
+
+@pytest.mark.parametrize("size", [64, SMALL, SMALL + 1, LARGE])
+def test_what_is_loaded_next_does_not_reach_work_that_was_asked_for_before(
+    backend, keep_busy, size
+):
+    feed, values, seen = backend.feed([np.zeros(size, np.int32)]), np.empty(size, np.int32), []
+    for number in range(6):
+        values[...] = number
+        feed.load(values)
+        keep_busy()
         seen.append(feed.arrays[0].copy())
+    values[...] = -1
     for number, array in enumerate(seen):
         np.testing.assert_array_equal(backend.to_host(array), number)
 
 
-def test_each_of_several_runs_under_way_brings_its_own_result():
-    from nanoeuler.backend.cuda.engine import CudaBackend
-
-    backend = CudaBackend("fp32")
-    backend.enter_thread()
+def test_each_of_several_runs_under_way_brings_its_own_result(backend):
     array = backend.zeros((300,), np.int32)  # more than a block has threads
     ring = backend.host_ring(array, 3)
 
