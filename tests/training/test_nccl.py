@@ -21,14 +21,24 @@ from tests.training.test_ranks import (
 )
 
 pytestmark = pytest.mark.gpu
-ONE, TWO = ("--device", "cuda"), ("--device", "cuda", "--gpus", "2")
+
+
+def on(gpus):
+    return "--device", "cuda", "--gpus", str(gpus)
+
+
+ONE, TWO = on(1), on(2)
+
+
+def need(gpus):
+    if gpu_count() < gpus:
+        pytest.skip(f"needs {gpus} GPUs")
 
 
 @pytest.fixture
 def two_gpus(trainer):
     """A trainer where there are two GPUs."""
-    if gpu_count() < 2:
-        pytest.skip("needs two GPUs")
+    need(2)
     trainer.config["model"] |= {"dim": 64, "layers": 2, "heads": 2, "kv_heads": 1, "ffn": 84}
     trainer.config["pretrain"] |= {"checkpoint_minutes": 0.001, "micro_batch_rows": 4}
     return trainer
@@ -59,36 +69,40 @@ def difference(found, expected):
     )
 
 
-def assert_two_train_as_one(trainer, *extra, stage="pretrain", factor=4):
-    """Two GPUs differ from one as a run of one does that computes other rows at a time.
+def assert_several_train_as_one(trainer, *extra, gpus=2, stage="pretrain", factor=4):
+    """Several GPUs differ from one as a run of one does that computes other rows at a time.
 
     Training amplifies rounding by an amount that depends on the precision and the stage. Both runs
     start it by adding the same rows in another order, so their differences are of a size.
     """
     one = run_in(trainer, "one", *ONE, *extra, stage=stage)
     before = before_dpo(trainer) if stage == "dpo" else None
-    two = run_in(trainer, "two", *TWO, *extra, stage=stage)
-    assert trainer.metrics(stage)[0]["ranks"] == 2
+    several = run_in(trainer, "several", *on(gpus), *extra, stage=stage)
+    assert trainer.metrics(stage)[0]["ranks"] == gpus
     assert before is None or before_dpo(trainer) == before
     trainer.config[stage]["micro_batch_rows"] *= 2
     other = run_in(trainer, "other", *ONE, *extra, stage=stage)
     rounding = difference(other, one)
     trainer.config[stage]["micro_batch_rows"] //= 2
     assert rounding < 0.3
-    assert difference(two, one) < max(factor * rounding, 1e-3)
+    assert difference(several, one) < max(factor * rounding, 1e-3)
     return one
 
 
 @pytest.mark.parametrize(
-    ("precision", "optimizer", "sums"),
+    ("precision", "optimizer", "sums", "gpus"),
     [
-        ("fp32", "adamw", "fp32"),
-        ("bf16", "adamw", "fp32"),
-        ("bf16", "muon", "fp32"),
-        ("bf16", "adamw", "bf16"),
+        ("fp32", "adamw", "fp32", 2),
+        ("bf16", "adamw", "fp32", 2),
+        ("bf16", "muon", "fp32", 2),
+        ("bf16", "adamw", "bf16", 2),
+        ("bf16", "muon", "fp32", 4),
     ],
 )
-def test_two_gpus_train_as_one_does_and_repeat_to_the_bit(two_gpus, precision, optimizer, sums):
+def test_several_gpus_train_as_one_does_and_repeat_to_the_bit(
+    two_gpus, precision, optimizer, sums, gpus
+):
+    need(gpus)
     two_gpus.config["pretrain"] |= {
         "precision": precision,
         "optimizer": optimizer,
@@ -96,29 +110,34 @@ def test_two_gpus_train_as_one_does_and_repeat_to_the_bit(two_gpus, precision, o
     }
     # where sums are rounded to bf16, too, each step adds an error of the size of those of its
     # products, where the order of rows only changes these: 4.2 times was measured
-    assert_two_train_as_one(two_gpus, factor=4 if sums == "fp32" else 10)
-    run_in(two_gpus, "again", *TWO)
+    assert_several_train_as_one(two_gpus, gpus=gpus, factor=4 if sums == "fp32" else 10)
+    run_in(two_gpus, "again", *on(gpus))
     first = two_gpus.weights()
-    run_in(two_gpus, "once_more", *TWO)
+    run_in(two_gpus, "once_more", *on(gpus))
     assert two_gpus.weights() == first
 
 
-@pytest.mark.parametrize(("who", "fp8"), [("rank 0", False), ("rank 1", True)])
-def test_a_killed_rank_ends_all_and_the_rerun_goes_on_to_the_same_bits(two_gpus, who, fp8):
+@pytest.mark.parametrize(
+    ("who", "gpus", "fp8"), [("rank 0", 2, False), ("rank 1", 2, True), ("rank 1", 4, False)]
+)
+def test_a_killed_rank_ends_all_and_the_rerun_goes_on_to_the_same_bits(two_gpus, who, gpus, fp8):
+    need(gpus)
     if fp8:
         make_large_enough_for_fp8(two_gpus)
-    run_in(two_gpus, "whole", *TWO)
+    run_in(two_gpus, "whole", *on(gpus))
     whole = two_gpus.weights()
     two_gpus.output = two_gpus.output / "killed"
-    process = two_gpus.start_until(23, "pretrain", *TWO, saved=True)
+    process = two_gpus.start_until(23, "pretrain", *on(gpus), saved=True)
     others = ranks_of(process)
+    assert len(others) == gpus - 1
     (process if who == "rank 0" else others[0]).send_signal(signal.SIGKILL)
     _, said = process.communicate(timeout=30)
     wait_for_end(others)
     if who == "rank 1":
-        assert said.count("rank 1 of 2 was killed by SIGKILL; the other ranks are stopped") == 1
+        killed = f"of {gpus} was killed by SIGKILL; the other ranks are stopped"
+        assert said.count(killed) == 1
         assert "Traceback" not in said
-    assert "going on from step" in two_gpus.run("pretrain", *TWO)
+    assert "going on from step" in two_gpus.run("pretrain", *on(gpus))
     assert two_gpus.weights() == whole
 
 
@@ -188,17 +207,19 @@ def test_losses_that_are_no_number_on_one_rank_are_left_out_by_both(two_gpus):
 
 def test_two_gpus_scale_fp8_as_one_does(two_gpus):
     make_large_enough_for_fp8(two_gpus)
-    assert_two_train_as_one(two_gpus)
+    assert_several_train_as_one(two_gpus)
 
 
-def test_a_run_of_one_gpu_goes_on_with_two_within_rounding(two_gpus):
+@pytest.mark.parametrize("gpus", [1, 4])
+def test_a_run_goes_on_with_two_gpus_within_rounding(two_gpus, gpus):
+    need(gpus)
     two_gpus.config["pretrain"]["precision"] = "fp32"
     expected = run_in(two_gpus, "whole", *ONE)
     two_gpus.output = two_gpus.output / "stopped"
-    process = two_gpus.start_until(23, "pretrain", *ONE)
+    process = two_gpus.start_until(23, "pretrain", *on(gpus))
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
-    assert "ranks 1 → 2" in two_gpus.run("pretrain", *TWO)
+    assert f"ranks {gpus} → 2" in two_gpus.run("pretrain", *TWO)
     assert_alike(parameters(two_gpus), expected)
 
 
@@ -211,6 +232,6 @@ def test_tuning_stages_share_steps_too(two_gpus):
             "learning_rate": 1e-3,
         }
     start = two_gpus.output
-    assert_two_train_as_one(two_gpus, stage="sft")
+    assert_several_train_as_one(two_gpus, stage="sft")
     parent = str(start / "one" / "sft" / "model")
-    assert_two_train_as_one(two_gpus, "--parent", parent, stage="dpo")
+    assert_several_train_as_one(two_gpus, "--parent", parent, stage="dpo")
