@@ -257,7 +257,7 @@ def measure(model: ModelConfig, backend: "Backend") -> Speed:
     planning.probe(config, backend, plan, seconds=1)
     assert plan.tokens_per_second
     log.line("speed", parameters=plan.parameters, tokens_per_second=round(plan.tokens_per_second))
-    return Speed(1 / plan.tokens_per_second, plan.stages["pretrain"].longer)
+    return Speed(1 / plan.tokens_per_second, plan.stages["pretrain"].updates)
 
 
 def step_tokens(tokens: float) -> int:

@@ -14,8 +14,12 @@ def describe(config: Config, plan: Plan) -> str:
         for name, amount in plan.download.items()
         if amount != 0
     ]
-    rate = plan.tokens_per_second
-    speed = f", about {rate:,.0f} tokens/s" if rate else ""
+    rate, speed = plan.tokens_per_second, ""
+    if rate:
+        if "pretrain" in plan.stages:
+            stage = plan.stages["pretrain"]
+            rate = stage.tokens / (stage.tokens / rate + stage.updates)
+        speed = f", about {rate:,.0f} tokens/s"
     data = f"{size(plan.data_disk)} in {config['data_dir']}"
     results = f"{size(plan.results_disk)} in {config['results_dir']}"
     if plan.results_peak > 1.01 * plan.results_disk:

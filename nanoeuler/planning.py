@@ -111,7 +111,8 @@ class StageCost:
     seconds: float | None = None
     depth: float = 1.0  # operations of a token, as a share of those in the whole model
     scored: float = 0.0  # tokens of forward passes alone: measurements, and those of dpo's parent
-    longer: float = 0.0  # seconds beyond AdamW's steps: of another's updates, of a GPU's start
+    updates: float = 0.0  # seconds that those of another optimizer take beyond AdamW's
+    start: float = 0.0  # seconds of a GPU's start
     pace: float = 1.0  # its tokens/s, as a share of those of pretraining
 
     def work(self, model: ModelConfig) -> float:
@@ -126,7 +127,8 @@ class Plan:
     """Estimates for one configuration on this machine. Bytes, tokens and seconds."""
 
     parameters: int
-    engine: str
+    engine: str  # or the name of its GPU
+    gpus: int = 1  # that share each step
     download: dict[str, float | None] = field(default_factory=dict)  # None: size not stated
     data_disk: float = 0.0
     results_disk: float = 0.0  # when the run is finished
@@ -150,14 +152,18 @@ class Plan:
         return sum(stage.seconds or 0.0 for stage in self.stages.values())
 
 
-def make_plan(config: Config, backend: "Backend", stages: list[str] | None = None) -> Plan:
+def make_plan(
+    config: Config, backend: "Backend", stages: list[str] | None = None, gpus: int = 1
+) -> Plan:
     """Estimate everything but the speed, which `probe` measures once memory is known to suffice.
 
-    `stages` are the training stages that will run (default: all of the configuration's).
+    `stages` are the training stages that will run (default: all of the configuration's); `gpus`
+    share each of their steps.
     """
     paths, model = Paths(config), ModelConfig.from_dict(config["model"])
     text = vars(estimate_text(config, paths))
-    plan = Plan(parameter_count(model), backend.name, **text)
+    engine = backend.device.name if backend.device else backend.name
+    plan = Plan(parameter_count(model), engine, gpus, **text)
     if "sample" not in config:
         plan.download = downloads(config, paths)
     costs = stage_costs(plan, config)
@@ -295,17 +301,19 @@ def probe(config: Config, backend: "Backend", plan: Plan, seconds: float = PROBE
     """Time steps of the real model for about `seconds`, and fill in the hours.
 
     On a CPU a step has 2,048 tokens at most, on a GPU those of a step of pretraining if they are
-    affordable: fewer would leave parts of it idle. The first steps do not count: they lay out
+    affordable: fewer would leave parts of it idle. Where several will share a step, it has the
+    share of one. The first steps do not count: they lay out
     buffers, may have to compile machine code, and are recorded. Another optimizer than AdamW is
     timed, too: what its updates take more counts for each step, however many tokens that has. The
     median step counts: who else is at work on this machine will be there during the run, too.
     """
     pretrain = Pretrain.read(config["pretrain"])
-    tokens, step = time_steps(config, backend, pretrain, ADAMW, seconds)
+    tokens, step = time_steps(config, backend, pretrain, ADAMW, seconds, plan.gpus)
     if "pretrain" in plan.stages and pretrain.optimizer != "adamw":
-        _, other = time_steps(config, backend, pretrain, optimizer_of(pretrain), seconds)
+        optimizer = optimizer_of(pretrain)
+        _, other = time_steps(config, backend, pretrain, optimizer, seconds, plan.gpus)
         longer = max(0.0, other - step)
-        plan.stages["pretrain"].longer = longer * pretrain.tokens / pretrain.batch_tokens
+        plan.stages["pretrain"].updates = longer * pretrain.tokens / pretrain.batch_tokens
     set_rate(config, plan, tokens / step)
 
 
@@ -326,10 +334,11 @@ def probe_tuning(
         settings = settings_of(config, name)
         form = form_of_steps(settings)
         if form not in paces:
-            tokens, step = time_steps(config, engine(settings), settings, ADAMW, seconds)
+            backend = engine(settings)
+            tokens, step = time_steps(config, backend, settings, ADAMW, seconds, plan.gpus)
             paces[form] = tokens / step / plan.tokens_per_second
         stage.pace = paces[form]
-        stage.longer += DEVICE_START
+        stage.start = DEVICE_START
     set_rate(config, plan, plan.tokens_per_second)
 
 
@@ -345,10 +354,12 @@ def time_steps(
     settings: Training,
     optimizer: OptimizerSettings,
     seconds: float,
+    gpus: int,
 ) -> tuple[int, float]:
     """Tokens of a step like those of a stage, and how long it takes: see `probe`."""
     model = ModelConfig.from_dict(config["model"])
-    length, batch_tokens, recompute = model.context, settings.batch_tokens, settings.recompute
+    length, recompute = model.context, settings.recompute
+    batch_tokens = settings.batch_tokens // gpus
     most, flops, first = 2048, PROBE_FLOPS, 1
     if backend.device:
         most, flops, first = batch_tokens, DEVICE_PROBE_FLOPS, DEVICE_FIRST_STEPS
@@ -377,7 +388,8 @@ def set_rate(config: Config, plan: Plan, tokens_per_second: float) -> None:
     model = ModelConfig.from_dict(config["model"])
     plan.tokens_per_second = tokens_per_second
     for stage in plan.stages.values():
-        stage.seconds = stage.work(model) / (stage.pace * tokens_per_second) + stage.longer
+        stage.seconds = stage.work(model) / (stage.pace * tokens_per_second)
+        stage.seconds += stage.updates + stage.start
         stage.seconds += (plan.checkpoint + 4 * plan.parameters) / WRITING  # at its end
     estimate_results(plan, config)
 
@@ -393,8 +405,8 @@ def assume_gpu(config: Config, plan: Plan) -> None:
     )
 
 
-def share(config: Config, plan: Plan, gpus: int) -> None:
-    """Let `gpus` share each step: from the rate of one to that of all.
+def share(config: Config, plan: Plan) -> None:
+    """Let the plan's GPUs share each step: from the rate of one to that of all.
 
     Each sends and receives (N - 1)/N of the gradients and of the weights in a step. The plan takes
     all of it as time that no work hides, the most that it can be. A GPU keeps the gradients in
@@ -402,6 +414,7 @@ def share(config: Config, plan: Plan, gpus: int) -> None:
     the optimizer's tensors and of the float32 parameters, where these are not the weights.
     """
     assert plan.tokens_per_second is not None
+    gpus = plan.gpus
     both_ways = 2 * (gpus - 1) / gpus * plan.parameters
     copied = config["pretrain"]["precision"] not in ("fp32", "tf32")
     rounded = config["pretrain"]["sums_precision"] == "bf16"
@@ -416,6 +429,11 @@ def share(config: Config, plan: Plan, gpus: int) -> None:
     waiting = plan.step_traffic / NETWORK if several_hosts else WAITING * both_ways
     together = alone + waiting
     plan.engine = f"{gpus} × {plan.engine}"
+    update = 0.0  # beyond AdamW's; each GPU updates its part
+    if "pretrain" in plan.stages:
+        stage = plan.stages["pretrain"]
+        stage.updates /= gpus
+        update = stage.updates * config["pretrain"]["batch_tokens"] / stage.tokens
     set_rate(config, plan, gpus * of_each / together)
     if several_hosts:
         joined = f"hosts of {HOST_GPUS} with {NETWORK / 1e9:.0f} GB/s of network for each"
@@ -424,7 +442,7 @@ def share(config: Config, plan: Plan, gpus: int) -> None:
         joined, known = "one host with NVLink", "measured with two, computed for more"
     plan.assumptions.append(
         f"{gpus} GPUs of {joined}, {of_each:,.0f} tokens of each step on each: a step "
-        f"takes {1000 * alone:.1f} ms of work and {1000 * waiting:.1f} ms of waiting, "
+        f"takes {1000 * (alone + update):.1f} ms of work and {1000 * waiting:.1f} ms of waiting, "
         f"{alone / together:.1%} of {gpus} times one; {known}"
     )
 

@@ -266,6 +266,10 @@ def test_a_gpu_is_timed_with_steps_of_pretraining_once_they_are_recorded(monkeyp
     monkeypatch.setattr(planning, "time", clocked)
     planning.probe(config, clocked, plan, seconds=0.2)
     assert plan.tokens_per_second == pytest.approx(2560 / 0.1)
+    plan.gpus = 2
+    planning.probe(config, clocked, plan, seconds=0.2)
+    assert plan.tokens_per_second == pytest.approx(2560 / 2 / 0.1)
+    plan.gpus = 1
     model = ModelConfig.from_dict(config["model"])
     a_row = model.context * training_flops_per_token(model, model.context)
     monkeypatch.setattr(planning, "DEVICE_PROBE_FLOPS", 3.1 * a_row)
@@ -277,11 +281,23 @@ def test_what_updates_take_beyond_adamw_counts_for_each_step_of_pretraining_alon
     monkeypatch.setattr(planning, "WRITING", math.inf)
     plan = probed(monkeypatch, Clocked())
     pretrain, sft = plan.stages["pretrain"], plan.stages["sft"]
-    assert pretrain.longer == pytest.approx(1.0 * pretrain.tokens / 256)
+    assert pretrain.updates == pytest.approx(1.0 * pretrain.tokens / 256)
     small = ModelConfig.from_dict(load("config/config.yaml", ["model.layers=1"])["model"])
     in_steps = pretrain.work(small) / plan.tokens_per_second
-    assert pretrain.seconds == pytest.approx(in_steps + pretrain.longer)
+    assert pretrain.seconds == pytest.approx(in_steps + pretrain.updates)
     assert sft.seconds == pytest.approx(sft.work(small) / plan.tokens_per_second)
+
+
+def test_each_of_several_gpus_updates_its_part(monkeypatch):
+    config, plan = plan_of("config", "model.layers=1", "pretrain.batch_tokens=512")
+    monkeypatch.setattr(planning, "time", clocked := Clocked())
+    plan.gpus = 2
+    planning.probe(config, clocked, plan, seconds=0.3)
+    planning.share(config, plan)
+    pretrain = plan.stages["pretrain"]
+    assert pretrain.updates == pytest.approx(1.0 / 2 * pretrain.tokens / 512)
+    assert "a step takes 600.0 ms of work" in plan.assumptions[-1]  # 100 of them in AdamW's step
+    assert "about 853 tokens/s" in plan_text.describe(config, plan)
 
 
 def test_measurements_on_held_out_text_take_time_too(monkeypatch):
@@ -374,7 +390,8 @@ def test_gpus_wait_as_long_as_was_measured_with_two():
     batch = f"pretrain.batch_tokens={2 * 64 * 512}"
     config, plan = plan_of("base", "model.mtp_heads=4", batch)
     planning.set_rate(config, plan, 64 * 512 / 0.0500)
-    planning.share(config, plan, 2)
+    plan.gpus = 2
+    planning.share(config, plan)
     assert plan.tokens_per_second == pytest.approx(2 * 64 * 512 / 0.051, rel=0.01)
 
 
@@ -383,17 +400,20 @@ def test_gpus_share_out_what_was_measured_with_two():
     config, one = plan_of("base", "model.mtp_heads=1")
     two = plan_of("base", "model.mtp_heads=1")[1]
     for plan, gpus in ((one, 1), (two, 2)):
+        plan.gpus = gpus
         planning.set_rate(config, plan, 1e6)
-        planning.share(config, plan, gpus)
+        planning.share(config, plan)
     assert one.gpu_memory - two.gpu_memory == pytest.approx(0.65e9, rel=0.02)
     assert two.step_traffic == pytest.approx(3 * two.parameters)  # half of 4 and of 2 bytes
     config, exact = plan_of("base", "model.mtp_heads=1", "pretrain.precision=fp32")
+    exact.gpus = 2
     planning.set_rate(config, exact, 1e6)
-    planning.share(config, exact, 2)
+    planning.share(config, exact)
     assert exact.gpu_memory == pytest.approx(12 * exact.parameters)
     config, rounded = plan_of("base", "model.mtp_heads=1", "pretrain.sums_precision=bf16")
+    rounded.gpus = 2
     planning.set_rate(config, rounded, 1e6)
-    planning.share(config, rounded, 2)
+    planning.share(config, rounded)
     assert rounded.gpu_memory - two.gpu_memory == pytest.approx(2 * two.parameters)
     assert rounded.step_traffic == pytest.approx(2 * two.parameters)
 

@@ -89,7 +89,7 @@ def run_plan(options: argparse.Namespace) -> int:
     backend = engine(planning.settings_of(config, "pretrain"))
     several = (options.gpus or 0) > 1
     elsewhere = several and backend.name != "cuda"
-    plan = planning.make_plan(config, backend, stages)
+    plan = planning.make_plan(config, backend, stages, options.gpus if several else 1)
     cluster_lines: list[str] = []
     lacking: list[str] = []
     if options.slurm or elsewhere:
@@ -105,7 +105,7 @@ def run_plan(options: argparse.Namespace) -> int:
         if backend.device:
             planning.probe_tuning(config, engine, plan)
     if several and plan.tokens_per_second:
-        planning.share(config, plan, options.gpus)
+        planning.share(config, plan)
     if plan.tokens_per_second and not elsewhere:
         found = planning.shortages(config, plan, name)
     described = {"version": 1, "run": config["run"], **dataclasses.asdict(plan)}
