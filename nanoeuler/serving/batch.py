@@ -64,28 +64,33 @@ class Batch:
 
     def warm(self) -> None:
         """Decode with every number of rows that a device compiles kernels and records steps for,
-        and with drafts.
+        with drafts, and behind pieces of a prompt of each width.
 
         The first requests would wait for that.
         """
         speculation, self.steps.speculation = self.steps.speculation, None
         rows = 1
         while rows <= self.most_rows:
-            self.warm_rows(rows)
+            self.warm_up(rows)
             rows *= 2
+        if self.on_device:
+            for width in range(PROMPT_MULTIPLE, PIECE + 1, PROMPT_MULTIPLE):
+                self.warm_up(1, PIECE + width)
         if speculation:
             self.steps.expect_drafts()
             if isinstance(self.steps.speculation, DeviceSpeculation):
                 self.steps.speculation.pays = True  # whatever the text
-            self.warm_rows(1)
+            self.warm_up(1)
             self.steps.expect_drafts()  # what the warm-up drafted tells nothing
 
-    def warm_rows(self, rows: int) -> None:
+    def warm_up(self, rows: int, prompt_tokens: int = 1) -> None:
         tokens = min(4 + rows // MOST_PROMPTS, self.cache.capacity - 1)
+        prompt_tokens = min(prompt_tokens, self.model.config.context - tokens)
+        prompt = [self.tokenizer.end_id] * prompt_tokens
         for _ in range(2):  # what is recorded is recorded at its second run
             for seed in range(rows):
                 samplings = [Sampling(1.0, seed=seed)]
-                self.add(Job([self.tokenizer.end_id], samplings, tokens, lambda _: None))
+                self.add(Job(prompt, samplings, tokens, lambda _: None))
             while self.busy:
                 self.step(0.0)
 

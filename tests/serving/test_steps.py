@@ -126,3 +126,15 @@ def test_what_several_steps_wrote_is_one_piece_when_nobody_took_it(base_folder):
     assert len(piece.ids) == 11  # the first comes with the prompt
     run(batch)
     assert [asked.text()] == alone(base, asked)
+
+
+def test_a_device_that_was_warmed_up_has_recorded_what_a_request_alone_needs(
+    tokenizer, endless_folder
+):
+    model = LanguageModel(load_model(endless_folder), tokenizer, ChoosingReference())
+    batch = Batch(model, rows=1)
+    batch.warm()
+    recorded = set(batch.prompt_cache.memory.steps)
+    for length in (1, 5, 32, 33, 64, 100, 128, 129, 200, 300):
+        run(batch, Asked(random_prompt(length, seed=length), max_tokens=2))
+    assert set(batch.prompt_cache.memory.steps) == recorded
