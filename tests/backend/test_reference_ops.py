@@ -281,7 +281,7 @@ def test_arrays_of_any_type_are_laid_out_on_multiples_of_16_bytes_and_read_back(
     ]
     parts = offsets(values)
     flat = np.zeros(parts[-1].stop, np.uint8)
-    for view, value in zip(views(flat, values), values, strict=True):
+    for view, value in zip(views(flat, parts, values), values, strict=True):
         view[...] = value
     assert [part.start % 16 for part in parts] == [0, 0, 0]
     for part, value in zip(parts, values, strict=True):

@@ -242,6 +242,17 @@ def tensor_map(matrix: Array, box_rows: int, *, stored: bool = False) -> bytes:
     return encoded_map(*place, box_rows, narrow=stored and matrix.itemsize == 1)
 
 
+def tensor_maps(matrices: Sequence[Array], box_rows: int) -> list[bytes]:
+    """The same of several matrices of one shape."""
+    like, pointers = matrices[0], tuple(matrix.data.ptr for matrix in matrices)
+    return encoded_maps(pointers, *like.shape, like.strides[0], like.itemsize, box_rows)
+
+
+@functools.lru_cache(maxsize=256)
+def encoded_maps(pointers: tuple[int, ...], *place: int) -> list[bytes]:
+    return [encoded_map(pointer, *place, narrow=False) for pointer in pointers]
+
+
 @functools.lru_cache(maxsize=4096)
 def encoded_map(
     pointer: int,

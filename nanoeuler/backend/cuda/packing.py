@@ -11,10 +11,10 @@ ALIGNMENT = 16
 """Bytes: each array starts on a multiple."""
 
 
-def views(flat: Any, arrays: Sequence[np.ndarray]) -> list[Any]:
-    """The parts of a flat array of bytes, of any library, that have the shapes and types of
+def views(flat: Any, parts: Sequence[slice], arrays: Sequence[np.ndarray]) -> list[Any]:
+    """The `parts` of a flat array of bytes, of any library, with the shapes and types of
     `arrays`."""
-    pairs = zip(offsets(arrays), arrays, strict=True)
+    pairs = zip(parts, arrays, strict=True)
     return [flat[part].view(array.dtype).reshape(array.shape) for part, array in pairs]
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 import numpy as np
 
 from nanoeuler.backend.cuda.attention import Attention, prompt_tiles, view
 from nanoeuler.backend.cuda.chip import WARP
 from nanoeuler.backend.cuda.decoding_sizes import PROMPT_BOX, DecodingSizes, prompt_products
-from nanoeuler.backend.cuda.fused_linear import tensor_map
+from nanoeuler.backend.cuda.fused_linear import tensor_map, tensor_maps
 from nanoeuler.backend.cuda.kernel_sources import KernelSources
 from nanoeuler.backend.cuda.kernels import Argument, ByValue, Kernels, PreparedLaunch, blocks
 from nanoeuler.backend.cuda.scratch import Scratch
@@ -59,21 +62,20 @@ class Prompts:
         )
         attended_BTHE = attended.reshape(query.shape)
         last, ends, sequences = step.last_BD, step.ends_B, (lengths_B, step.ends_B, T)
-        normed, mixed, gated = (tensor_map(a, PROMPT_BOX) for a in (scaled, attended, hidden))
         source, attention = self.sources.prompt_layer(s), self.attention(s)
         products = prompt_products(s)
 
         def prepare(
             kernel: str,
             columns: int,
-            left: bytes,
+            left: Array,
             weights: list[Array],
             changing: tuple[Argument, ...],
             *others: Argument,
         ) -> PreparedLaunch:
             """A product of each layer, with a weight and a few arguments of its own."""
-            product = products[kernel]
-            maps = (left + tensor_map(weight, PROMPT_BOX) for weight in weights)
+            product, like = products[kernel], tensor_map(left, PROMPT_BOX)
+            maps = (like + right for right in tensor_maps(weights, PROMPT_BOX))
             form = source, kernel, (columns, blocks(N, product.tokens)), product.threads
             arguments = ByValue(b"".join(maps), len(weights)), *changing, *others
             own, shared = slice(1, 1 + len(changing)), product.shared_bytes
@@ -84,23 +86,24 @@ class Prompts:
         threads = SCALING_WARPS * WARP
         self.kernels.launch(source, "scale_rows", grid, threads, *scaling, *sequences, early=True)
         added = x, scaled, squares, N
-        project = prepare(
+        project = once(
+            prepare,
             "project",
             s.heads + 2 * s.kv_heads,
-            normed,
+            scaled,
             [each.query_key_value for each in attentions],
             (keys, values, a.query_norm, a.key_norm, 0.0, ends),
             *(squares, lengths_B, *step.rope_table, query, N, T, keys.shape[1]),
             np.int64(keys.strides[0] // keys.itemsize),
         )
         arrays = query, keys, values, starts_BT, lengths_B, attended_BTHE, lse
-        attend, strides = attention.prepare_forward(*arrays), view(keys)[1:]
+        attend, strides = once(attention.prepare_forward, *arrays), view(keys)[1:]
         weights = [each.output for each in attentions]
-        output = prepare("output", chunks, mixed, weights, (0.0, m.norm), *added)
+        output = once(prepare, "output", chunks, attended, weights, (0.0, m.norm), *added)
         weights, columns = [each.gate_up for each in mlps], s.ffn // PROMPT_BOX
-        gate_up = prepare("gate_up", columns, normed, weights, (0.0,), squares, hidden, N)
+        gate_up = once(prepare, "gate_up", columns, scaled, weights, (0.0,), squares, hidden, N)
         weights, changing = [m.down for m in mlps], (0.0, m.norm, last)
-        down = prepare("down", chunks, gated, weights, changing, *added, *sequences)
+        down = once(prepare, "down", chunks, hidden, weights, changing, *added, *sequences)
         following = [*(a.norm for a in attentions[1:]), None]
         forms = step.forms[::2], step.forms[1::2]
         layers = zip(*forms, attentions, mlps, caches, following, strict=True)
@@ -109,15 +112,23 @@ class Prompts:
             norms = address(a.query_norm), address(a.key_norm)
             ending = last is not None and norm is None
             own = *norms, attention_form.epsilon, address(ends if ending else None)
-            project.launch(to_keys, to_values, *own, structure=i)
+            project().launch(to_keys, to_values, *own, structure=i)
             if ending:
                 return query.reshape(N, s.heads, s.head_size)[:B]
-            attend.launch(to_keys, *strides, to_values)
-            output.launch(attention_form.step_size, address(m.norm), structure=i)
-            gate_up.launch(mlp_form.epsilon, structure=i)
+            attend().launch(to_keys, *strides, to_values)
+            output().launch(attention_form.step_size, address(m.norm), structure=i)
+            gate_up().launch(mlp_form.epsilon, structure=i)
             only = last if i == len(caches) - 2 else None
-            down.launch(mlp_form.step_size, address(norm), address(only), structure=i)
+            down().launch(mlp_form.step_size, address(norm), address(only), structure=i)
         return None
+
+
+def once(
+    prepare: Callable[..., PreparedLaunch], *arguments: object
+) -> Callable[[], PreparedLaunch]:
+    """A launch that is prepared when it is first wanted: by then the device is at work on those in
+    front."""
+    return functools.cache(lambda: prepare(*arguments))
 
 
 def address(array: Array | None) -> int:

@@ -35,9 +35,10 @@ def new_feed(
     arrays: list[np.ndarray], stream: cupy.cuda.Stream, copying: cupy.cuda.Stream
 ) -> "DeviceFeed":
     """`copying` is a stream for the copies of large ones."""
-    if offsets(arrays)[-1].stop <= TAKEN_AT_ONCE:
-        return DeviceFeed(arrays, stream)
-    return WaitingFeed(arrays, stream, copying)
+    parts = offsets(arrays)
+    if parts[-1].stop <= TAKEN_AT_ONCE:
+        return DeviceFeed(arrays, parts, stream)
+    return WaitingFeed(arrays, parts, stream, copying)
 
 
 class DeviceFeed(Feed):
@@ -46,14 +47,15 @@ class DeviceFeed(Feed):
     def __init__(
         self,
         arrays: list[np.ndarray],
+        parts: list[slice],
         stream: cupy.cuda.Stream,
         memory: Callable[[int, type], np.ndarray] = np.empty,
     ):
-        """`memory` makes an array on the host."""
-        size = offsets(arrays)[-1].stop
+        """`parts` are their bytes in the flat array; `memory` makes an array on the host."""
+        size = parts[-1].stop
         self.stream, self.flat, host = stream, device_bytes(size, stream), memory(size, np.uint8)
-        self.arrays: list[Array] = views(self.flat, arrays)
-        self.parts, self.address = views(host, arrays), host.ctypes.data
+        self.arrays: list[Array] = views(self.flat, parts, arrays)
+        self.parts, self.address = views(host, parts, arrays), host.ctypes.data
 
     def load(self, *arrays: np.ndarray) -> None:
         self.write(arrays)
@@ -71,9 +73,13 @@ class WaitingFeed(DeviceFeed):
     """
 
     def __init__(
-        self, arrays: list[np.ndarray], stream: cupy.cuda.Stream, copying: cupy.cuda.Stream
+        self,
+        arrays: list[np.ndarray],
+        parts: list[slice],
+        stream: cupy.cuda.Stream,
+        copying: cupy.cuda.Stream,
     ):
-        super().__init__(arrays, stream, cupyx.empty_pinned)
+        super().__init__(arrays, parts, stream, cupyx.empty_pinned)
         self.copying, self.waiting = copying, cupy.empty_like(self.flat)
         self.arrived, self.taken = (cupy.cuda.Event(disable_timing=True) for _ in range(2))
         # the memory just taken may belong to work that the stream has yet to finish
