@@ -249,7 +249,7 @@ class Backend(ABC):
         return Program(function)
 
     def host_ring(self, array: Array, slots: int) -> HostRing:
-        """A small array that programs write to the host, of so many runs at once."""
+        """A small array that programs write to the host, with so many runs under way."""
         return HostRing(array, slots)
 
     def enter_thread(self) -> None:  # noqa: B027 (a host's work is where its thread is)

@@ -22,9 +22,9 @@ class Program:
 
 
 class HostRing:
-    """A small array that comes to the host as each of some runs leaves it.
+    """A small array on its way to the host, as each run of a program leaves it.
 
-    A run writes it to the next of a few slots; so that many may be under way.
+    A run writes to the next of a few slots, so that as many runs may be under way.
     """
 
     def __init__(self, array: Array, slots: int):
@@ -33,11 +33,12 @@ class HostRing:
         self.contents: dict[int, np.ndarray] = {}
 
     def write(self) -> None:
-        """Write the array as it is now; part of a program."""
+        """Write the array as it is now. The last part of a program: one that fails has not written,
+        so that host and device count the same slots."""
         self.contents[self.runs % self.slots] = np.array(self.array)
 
     def expect(self) -> None:
-        """Work that writes once was just asked for."""
+        """A program that writes was just asked for."""
         self.runs += 1
 
     def forget(self) -> None:

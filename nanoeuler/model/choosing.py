@@ -286,13 +286,12 @@ class DraftedChoices(Choices):
         backend.choose(self.logits, self.allowed, settings, counters, chosen, unused, None)
         kept = tokens, lengths, draws, self.last.x_ND
         backend.keep_right(self.chosen, self.drafts, final.x_ND, *kept)
+        if drafted.size:
+            backend.next_logits(self.last, self.further, self.further_logits)
+            logits = self.further_logits.reshape(-1, model.heads.rows)
+            drawn = self.no_draws, self.unread, drafted.reshape(-1)
+            backend.choose(logits, self.allowed, self.greedy, *drawn, None)
         self.ring.write()
-        if drafted.size == 0:
-            return
-        backend.next_logits(self.last, self.further, self.further_logits)
-        logits = self.further_logits.reshape(-1, model.heads.rows)
-        drawn = self.no_draws, self.unread, drafted.reshape(-1)
-        backend.choose(logits, self.allowed, self.greedy, *drawn, None)
 
 
 def filled(like: np.ndarray, given: np.ndarray | Sequence) -> np.ndarray:
