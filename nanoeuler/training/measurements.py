@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Container, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,8 @@ class Measurements:
     """Of the best model, flat, while they are not on disk."""
     last: int | None = None
     """The step of the last one."""
+    last_score: float = field(default=math.nan, compare=False)
+    """Its score, if it was made since the start."""
     worse: int = 0
     """How many were made since the best one."""
 
@@ -42,7 +44,7 @@ class Measurements:
 
     def add(self, step: int, score: float) -> None:
         """Count a measurement. One that is not a number is the best only if it is the first."""
-        self.last = step
+        self.last, self.last_score = step, score
         if self.best_step is None or score < self.best_score:
             self.take_best(step, score)
             self.worse = 0

@@ -91,6 +91,15 @@ def validations(trainer):
     return dict(found)
 
 
+def test_of_a_final_model_it_is_told_that_an_earlier_one_was_better(trainer, uninterrupted):
+    parent = ["--parent", str(uninterrupted.output / "pretrain" / "model")]
+    trainer.config["sft"] |= {"learning_rate": 0.5, "validate_every": 1, "keep": "final"}
+    said = trainer.run("sft", *parent)
+    scores = {step: score for step, score in validations(trainer).items() if step}
+    best = min(scores, key=scores.__getitem__)
+    assert f"overfit  step {best} was better on held-out data, {scores[best]:.4g} beside" in said
+
+
 def test_early_stop_ends_a_stage_that_gets_no_better_and_hands_on_its_best(trainer, uninterrupted):
     parent = ["--parent", str(uninterrupted.output / "pretrain" / "model")]
     trainer.config["sft"] |= {
@@ -101,6 +110,7 @@ def test_early_stop_ends_a_stage_that_gets_no_better_and_hands_on_its_best(train
     }
     said = trainer.run("sft", *parent)
     assert "no better held-out measurement in 2" in said
+    assert "overfit" not in said
     before, *scores = [
         entry["validation"]["loss"] for entry in trainer.metrics("sft") if "validation" in entry
     ]
