@@ -302,10 +302,10 @@ def probe(config: Config, backend: "Backend", plan: Plan, seconds: float = PROBE
 
     On a CPU a step has 2,048 tokens at most, on a GPU those of a step of pretraining if they are
     affordable: fewer would leave parts of it idle. Where several will share a step, it has the
-    share of one. The first steps do not count: they lay out
-    buffers, may have to compile machine code, and are recorded. Another optimizer than AdamW is
-    timed, too: what its updates take more counts for each step, however many tokens that has. The
-    median step counts: who else is at work on this machine will be there during the run, too.
+    share of one. The first steps do not count: they lay out buffers, may have to compile machine
+    code, and are recorded. Another optimizer than AdamW is timed, too: what its updates take more
+    counts for each step, however many tokens that has. The median step counts: who else is at work
+    on this machine will be there during the run, too.
     """
     pretrain = Pretrain.read(config["pretrain"])
     tokens, step = time_steps(config, backend, pretrain, ADAMW, seconds, plan.gpus)
@@ -427,14 +427,13 @@ def share(config: Config, plan: Plan) -> None:
     of_each = config["pretrain"]["batch_tokens"] / gpus
     alone = of_each / plan.tokens_per_second
     waiting = plan.step_traffic / NETWORK if several_hosts else WAITING * both_ways
-    together = alone + waiting
     plan.engine = f"{gpus} × {plan.engine}"
-    update = 0.0  # beyond AdamW's; each GPU updates its part
-    if "pretrain" in plan.stages:
+    work = alone
+    if "pretrain" in plan.stages:  # each GPU updates its part
         stage = plan.stages["pretrain"]
         stage.updates /= gpus
-        update = stage.updates * config["pretrain"]["batch_tokens"] / stage.tokens
-    set_rate(config, plan, gpus * of_each / together)
+        work += stage.updates * config["pretrain"]["batch_tokens"] / stage.tokens
+    set_rate(config, plan, gpus * of_each / (alone + waiting))
     if several_hosts:
         joined = f"hosts of {HOST_GPUS} with {NETWORK / 1e9:.0f} GB/s of network for each"
         known = "computed, not measured"
@@ -442,8 +441,8 @@ def share(config: Config, plan: Plan) -> None:
         joined, known = "one host with NVLink", "measured with two, computed for more"
     plan.assumptions.append(
         f"{gpus} GPUs of {joined}, {of_each:,.0f} tokens of each step on each: a step "
-        f"takes {1000 * (alone + update):.1f} ms of work and {1000 * waiting:.1f} ms of waiting, "
-        f"{alone / together:.1%} of {gpus} times one; {known}"
+        f"takes {1000 * work:.1f} ms of work and {1000 * waiting:.1f} ms of waiting, "
+        f"{work / (work + waiting):.1%} of {gpus} times one; {known}"
     )
 
 

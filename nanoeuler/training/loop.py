@@ -34,9 +34,6 @@ from nanoeuler.training.stopping import Stopped, catch_signals
 from nanoeuler.training.throughput import Throughput
 from nanoeuler.training.worker import Worker
 
-NOTICEABLE = 0.01
-"""Share by which a final model's held-out score is worse than the best before that is told."""
-
 
 def train(job: Job) -> Path:
     """Run `job` to its end, from its newest checkpoint if there is one; returns the model folder.
@@ -412,13 +409,8 @@ class Trainer:
     def finish(self) -> None:
         """Save the last state and note that the stage is finished."""
         best, worse = self.measurements.best_step, self.measurements.worse
-        scores = self.measurements.best_score, self.measurements.last_score
-        if self.job.settings.keep == "final" and 0 < (1 + NOTICEABLE) * scores[0] < scores[1]:
-            log.line(
-                "overfit",
-                f"step {best} was better on held-out data, {scores[0]:.4g} beside {scores[1]:.4g} "
-                "at the end, which is handed on; keep: best hands on the better one",
-            )
+        if self.job.settings.keep == "final" and self.measurements.ended_worse:
+            log.line("overfit", self.measurements.compared)
         if self.stalled() and best is not None and self.state.step < self.job.schedule.total_steps:
             log.line(
                 "stalled",

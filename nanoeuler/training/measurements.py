@@ -7,6 +7,9 @@ from typing import Any
 
 import numpy as np
 
+NOTICEABLE = 0.01
+"""Share by which the best score is better than the last one before that is told."""
+
 
 @dataclass
 class Measurements:
@@ -41,6 +44,20 @@ class Measurements:
             "validated": self.last,
             "worse": self.worse,
         }
+
+    @property
+    def ended_worse(self) -> bool:
+        """Was an earlier model noticeably better than the last one?"""
+        return 0 < (1 + NOTICEABLE) * self.best_score < self.last_score
+
+    @property
+    def compared(self) -> str:
+        """Says so."""
+        return (
+            f"step {self.best_step} was better on held-out data, {self.best_score:.4g} beside "
+            f"{self.last_score:.4g} at the end, which is handed on; keep: best hands on the better "
+            "one"
+        )
 
     def add(self, step: int, score: float) -> None:
         """Count a measurement. One that is not a number is the best only if it is the first."""

@@ -60,3 +60,14 @@ def test_a_score_that_is_no_number_does_not_stay_the_best(trainer, uninterrupted
     (first / "state.json").write_text(json.dumps(seal(state | nan)))
     trainer.run("sft", *parent)
     assert trainer.weights("sft") == weights
+
+
+@pytest.mark.parametrize(
+    ("scores", "worse"),
+    [([3, 2], False), ([2, 2.01], False), ([2, 2.03], True), ([2, 9, 2.01], False), ([], False)],
+)
+def test_an_end_is_worse_than_the_best_if_one_would_notice(scores, worse):
+    measurements = Measurements()
+    for step, score in enumerate(scores, 1):
+        measurements.add(step, score)
+    assert measurements.ended_worse == worse

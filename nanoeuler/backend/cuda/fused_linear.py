@@ -243,7 +243,8 @@ def tensor_map(matrix: Array, box_rows: int, *, stored: bool = False) -> bytes:
 
 
 def tensor_maps(matrices: Sequence[Array], box_rows: int) -> list[bytes]:
-    """The same of several matrices of one shape."""
+    """The same of several matrices of one shape, kept together: to look up each takes as long as
+    what is then done with it."""
     like, pointers = matrices[0], tuple(matrix.data.ptr for matrix in matrices)
     return encoded_maps(pointers, *like.shape, like.strides[0], like.itemsize, box_rows)
 
