@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from nanoeuler import log, planned_data, planning
+from nanoeuler import log, planned_data, planned_speed, planning
 from nanoeuler.backend import make_backend
 from nanoeuler.corpus.document_sources import OwnText, choose_sources
 from nanoeuler.corpus.text_sample import SAMPLE_BYTES, bytes_per_token
@@ -254,7 +254,7 @@ def measure(model: ModelConfig, backend: "Backend") -> Speed:
     plan = planning.Plan(parameter_count(model), backend.name)
     plan.stages = {"pretrain": planning.StageCost(batch, 1.0)}  # one update
     config = {"model": model.to_dict(), "pretrain": pretrain | MUON}
-    planning.probe(config, backend, plan, seconds=1)
+    planned_speed.probe(config, backend, plan, seconds=1)
     assert plan.tokens_per_second
     log.line("speed", parameters=plan.parameters, tokens_per_second=round(plan.tokens_per_second))
     return Speed(1 / plan.tokens_per_second, plan.stages["pretrain"].updates)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nanoeuler import own_run, planning
+from nanoeuler import own_run, planned_speed
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.cli import main
 from nanoeuler.cli.own_text import prepare
@@ -96,7 +96,7 @@ def test_a_gpu_is_timed_with_steps_that_fill_it(monkeypatch, device, batch):
         assert config["pretrain"]["batch_tokens"] == batch
         plan.tokens_per_second = 1e6
 
-    monkeypatch.setattr(planning, "probe", probe)
+    monkeypatch.setattr(planned_speed, "probe", probe)
     monkeypatch.setattr(ReferenceBackend, "device", device)
     assert measure(SIZES[0].model(512), ReferenceBackend()).of_token == pytest.approx(1e-6)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nanoeuler import log, plan_text, planned_data, planning
+from nanoeuler import log, plan_text, planned_data, planned_speed, planning
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.cli import main
 from nanoeuler.config import load
@@ -198,7 +198,7 @@ def test_a_run_of_more_than_the_hours_allowed_is_refused_with_the_lines_to_type(
 
 
 def test_the_command_prints_the_plan_of_the_demo(capsys, monkeypatch):
-    monkeypatch.setattr(planning.probe, "__defaults__", (0.1,))
+    monkeypatch.setattr(planned_speed.probe, "__defaults__", (0.1,))
     assert main(["plan", "--config", "config/config.yaml", "--device", "reference"]) == 0
     said = capsys.readouterr().out
     assert said.startswith("run demo: 1,049,216 parameters on reference, about ")
@@ -237,8 +237,8 @@ class Clocked(ReferenceBackend):
 def probed(monkeypatch, clocked: Clocked) -> planning.Plan:
     config, plan = plan_of("config", "model.layers=1", "pretrain.batch_tokens=256")
     assert config["pretrain"]["optimizer"] == "muon"
-    monkeypatch.setattr(planning, "time", clocked)
-    planning.probe(config, clocked, plan, seconds=0.3)
+    monkeypatch.setattr(planned_speed, "time", clocked)
+    planned_speed.probe(config, clocked, plan, seconds=0.3)
     return plan
 
 
@@ -257,28 +257,28 @@ def test_a_gpu_is_timed_with_steps_of_pretraining_once_they_are_recorded(monkeyp
         updates = 0
 
         def adamw(self, *arguments):
-            self.time += 10.0 if self.updates < planning.DEVICE_FIRST_STEPS else 0.0
+            self.time += 10.0 if self.updates < planned_speed.DEVICE_FIRST_STEPS else 0.0
             self.updates += 1
             super().adamw(*arguments)
 
     clocked = OnDevice()
     config, plan = plan_of("config", "model.layers=1", "pretrain.batch_tokens=2560")
-    monkeypatch.setattr(planning, "time", clocked)
-    planning.probe(config, clocked, plan, seconds=0.2)
+    monkeypatch.setattr(planned_speed, "time", clocked)
+    planned_speed.probe(config, clocked, plan, seconds=0.2)
     assert plan.tokens_per_second == pytest.approx(2560 / 0.1)
     plan.gpus = 2
-    planning.probe(config, clocked, plan, seconds=0.2)
+    planned_speed.probe(config, clocked, plan, seconds=0.2)
     assert plan.tokens_per_second == pytest.approx(2560 / 2 / 0.1)
     plan.gpus = 1
     model = ModelConfig.from_dict(config["model"])
     a_row = model.context * training_flops_per_token(model, model.context)
-    monkeypatch.setattr(planning, "DEVICE_PROBE_FLOPS", 3.1 * a_row)
-    planning.probe(config, clocked, plan, seconds=0.2)
+    monkeypatch.setattr(planned_speed, "DEVICE_PROBE_FLOPS", 3.1 * a_row)
+    planned_speed.probe(config, clocked, plan, seconds=0.2)
     assert plan.tokens_per_second == pytest.approx(3 * model.context / 0.1)
 
 
 def test_what_updates_take_beyond_adamw_counts_for_each_step_of_pretraining_alone(monkeypatch):
-    monkeypatch.setattr(planning, "WRITING", math.inf)
+    monkeypatch.setattr(planned_speed, "WRITING", math.inf)
     plan = probed(monkeypatch, Clocked())
     pretrain, sft = plan.stages["pretrain"], plan.stages["sft"]
     assert pretrain.updates == pytest.approx(1.0 * pretrain.tokens / 256)
@@ -290,10 +290,10 @@ def test_what_updates_take_beyond_adamw_counts_for_each_step_of_pretraining_alon
 
 def test_each_of_several_gpus_updates_its_part(monkeypatch):
     config, plan = plan_of("config", "model.layers=1", "pretrain.batch_tokens=512")
-    monkeypatch.setattr(planning, "time", clocked := Clocked())
+    monkeypatch.setattr(planned_speed, "time", clocked := Clocked())
     plan.gpus = 2
-    planning.probe(config, clocked, plan, seconds=0.3)
-    planning.share(config, plan)
+    planned_speed.probe(config, clocked, plan, seconds=0.3)
+    planned_speed.share(config, plan)
     pretrain = plan.stages["pretrain"]
     assert pretrain.updates == pytest.approx(1.0 / 2 * pretrain.tokens / 512)
     assert "a step takes 600.0 ms of work" in plan.assumptions[-1]  # 100 of them in AdamW's step
@@ -301,7 +301,7 @@ def test_each_of_several_gpus_updates_its_part(monkeypatch):
 
 
 def test_measurements_on_held_out_text_take_time_too(monkeypatch):
-    monkeypatch.setattr(planning, "WRITING", math.inf)
+    monkeypatch.setattr(planned_speed, "WRITING", math.inf)
     config, plan = plan_of("config", "model.mtp_heads=1", "model.mtp_weights=[1]")
     pretrain, sft, dpo = (plan.stages[name] for name in ("pretrain", "sft", "dpo"))
     held_out = plan.text_tokens * plan.held_out_bytes / plan.text_bytes
@@ -312,7 +312,7 @@ def test_measurements_on_held_out_text_take_time_too(monkeypatch):
     assert sft.scored == pytest.approx(a_measurement * round(sft.scored / a_measurement))
     assert sft.scored > a_measurement  # one before it trains
     assert dpo.scored > dpo.tokens / dpo.epochs  # its parent reads all pairs
-    planning.set_rate(config, plan, 1000.0)
+    planned_speed.set_rate(config, plan, 1000.0)
     for stage in (pretrain, sft, dpo):
         assert stage.seconds == pytest.approx((stage.tokens + stage.scored / 3) / 1000)
     few = plan_of("config", "pretrain.validation_tokens=100")[1].stages["pretrain"]
@@ -321,10 +321,10 @@ def test_measurements_on_held_out_text_take_time_too(monkeypatch):
 
 def test_writing_the_last_checkpoint_and_the_model_takes_time_too(monkeypatch):
     config, plan = plan_of("base")
-    planning.set_rate(config, plan, 600_000.0)
+    planned_speed.set_rate(config, plan, 600_000.0)
     before = {name: stage.seconds for name, stage in plan.stages.items()}
-    monkeypatch.setattr(planning, "WRITING", math.inf)
-    planning.set_rate(config, plan, 600_000.0)
+    monkeypatch.setattr(planned_speed, "WRITING", math.inf)
+    planned_speed.set_rate(config, plan, 600_000.0)
     for name, stage in plan.stages.items():
         assert before[name] - stage.seconds == pytest.approx(16 * plan.parameters / 0.5e9)
 
@@ -344,8 +344,8 @@ def test_on_a_gpu_tuning_is_timed_in_its_own_precision_and_size(monkeypatch):
             super().adamw(*arguments)
 
     clock = OnDevice(0.0)
-    monkeypatch.setattr(planning, "time", clock)
-    monkeypatch.setattr(planning, "WRITING", math.inf)
+    monkeypatch.setattr(planned_speed, "time", clock)
+    monkeypatch.setattr(planned_speed, "WRITING", math.inf)
     settings = ["model.layers=1", "pretrain.precision=fp8", "pretrain.batch_tokens=2560"]
     tuning = [f"{stage}.batch_tokens=1280" for stage in ("sft", "dpo")]
     config, plan = plan_of("config", *settings, *tuning, "pretrain.optimizer=adamw")
@@ -355,18 +355,18 @@ def test_on_a_gpu_tuning_is_timed_in_its_own_precision_and_size(monkeypatch):
         asked.append((stage.precision, stage.batch_tokens))
         return OnDevice(0.2)
 
-    planning.probe(config, OnDevice(0.1), plan, seconds=0.3)
-    planning.probe_tuning(config, engine, plan, seconds=0.3)
+    planned_speed.probe(config, OnDevice(0.1), plan, seconds=0.3)
+    planned_speed.probe_tuning(config, engine, plan, seconds=0.3)
     assert asked == [("auto", 1280)]  # once for sft, sft_scratch and dpo
     model = ModelConfig.from_dict(config["model"])
     for name, rate in (("pretrain", 25_600), ("sft", 6_400), ("dpo", 6_400)):
         stage = plan.stages[name]
-        expected = stage.work(model) / rate + planning.DEVICE_START
+        expected = stage.work(model) / rate + planned_speed.DEVICE_START
         assert stage.seconds == pytest.approx(expected)
 
 
 def test_the_command_fails_with_one_sentence(capsys, monkeypatch):
-    monkeypatch.setattr(planning.probe, "__defaults__", (0.1,))
+    monkeypatch.setattr(planned_speed.probe, "__defaults__", (0.1,))
     file = Path("config/config.yaml")
     file.write_text(file.read_text().replace("preset: small", "preset: small\n  layers: 1"))
     command = ["plan", "--config", str(file), "--device", "reference"]
@@ -389,9 +389,9 @@ def test_eight_gpus_that_are_not_here_are_planned_from_measured_rates(capsys):
 def test_gpus_wait_as_long_as_was_measured_with_two():
     batch = f"pretrain.batch_tokens={2 * 64 * 512}"
     config, plan = plan_of("base", "model.mtp_heads=4", batch)
-    planning.set_rate(config, plan, 64 * 512 / 0.0500)
+    planned_speed.set_rate(config, plan, 64 * 512 / 0.0500)
     plan.gpus = 2
-    planning.share(config, plan)
+    planned_speed.share(config, plan)
     assert plan.tokens_per_second == pytest.approx(2 * 64 * 512 / 0.051, rel=0.01)
 
 
@@ -401,19 +401,19 @@ def test_gpus_share_out_what_was_measured_with_two():
     two = plan_of("base", "model.mtp_heads=1")[1]
     for plan, gpus in ((one, 1), (two, 2)):
         plan.gpus = gpus
-        planning.set_rate(config, plan, 1e6)
-        planning.share(config, plan)
+        planned_speed.set_rate(config, plan, 1e6)
+        planned_speed.share(config, plan)
     assert one.gpu_memory - two.gpu_memory == pytest.approx(0.65e9, rel=0.02)
     assert two.step_traffic == pytest.approx(3 * two.parameters)  # half of 4 and of 2 bytes
     config, exact = plan_of("base", "model.mtp_heads=1", "pretrain.precision=fp32")
     exact.gpus = 2
-    planning.set_rate(config, exact, 1e6)
-    planning.share(config, exact)
+    planned_speed.set_rate(config, exact, 1e6)
+    planned_speed.share(config, exact)
     assert exact.gpu_memory == pytest.approx(12 * exact.parameters)
     config, rounded = plan_of("base", "model.mtp_heads=1", "pretrain.sums_precision=bf16")
     rounded.gpus = 2
-    planning.set_rate(config, rounded, 1e6)
-    planning.share(config, rounded)
+    planned_speed.set_rate(config, rounded, 1e6)
+    planned_speed.share(config, rounded)
     assert rounded.gpu_memory - two.gpu_memory == pytest.approx(2 * two.parameters)
     assert rounded.step_traffic == pytest.approx(2 * two.parameters)
 

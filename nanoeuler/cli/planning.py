@@ -70,7 +70,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
 
 
 def run_plan(options: argparse.Namespace) -> int:
-    from nanoeuler import log, planning
+    from nanoeuler import log, planned_speed, planning
     from nanoeuler.backend import make_backend
     from nanoeuler.config import load
     from nanoeuler.plan_text import describe
@@ -99,13 +99,13 @@ def run_plan(options: argparse.Namespace) -> int:
     found = lacking + ([] if elsewhere else planning.shortages(config, plan, name))
     short = options.unless_short and planning.is_short(config, plan)
     if elsewhere:
-        planning.assume_gpu(config, plan)
+        planned_speed.assume_gpu(config, plan)
     elif plan.stages and not (found or short or options.slurm):  # memory suffices for a few steps
-        planning.probe(config, backend, plan)
+        planned_speed.probe(config, backend, plan)
         if backend.device:
-            planning.probe_tuning(config, engine, plan)
+            planned_speed.probe_tuning(config, engine, plan)
     if several and plan.tokens_per_second:
-        planning.share(config, plan)
+        planned_speed.share(config, plan)
     if plan.tokens_per_second and not elsewhere:
         found = planning.shortages(config, plan, name)
     described = {"version": 1, "run": config["run"], **dataclasses.asdict(plan)}
