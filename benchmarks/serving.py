@@ -1,6 +1,7 @@
 """A server under load: throughput, time to the first token and between tokens, by clients.
 
     python benchmarks/serving.py --preset small                         1, 8 and 64 clients
+    python benchmarks/serving.py --preset base --prompt 400             prompts of 400 characters
     nanoeuler serve results/demo/sft &
     python benchmarks/serving.py --url http://127.0.0.1:8000
     python benchmarks/serving.py --url ours=http://127.0.0.1:8000 peer=http://127.0.0.1:8080
@@ -100,11 +101,26 @@ class Timed(NamedTuple):
     between: list[float]
 
 
+class Work(NamedTuple):
+    """What clients ask for."""
+
+    tokens: int
+    """Of each reply, at most."""
+    characters: int | None = None
+    """Of each prompt; None: those of `PROMPTS`, which are short."""
+
+    def prompt(self, seed: int) -> str:
+        begin = PROMPTS[seed % len(PROMPTS)]
+        if self.characters is None:
+            return begin
+        return f"{begin} {seed} {PROMPTS[-1] * self.characters}"[: self.characters]
+
+
 class LoadClient:
     """A client that asks for one completion after the other; it parses no more than it must."""
 
-    def __init__(self, url: str, model: str, number: int, clients: int, tokens: int):
-        self.address, self.model, self.tokens = urlsplit(url), model, tokens
+    def __init__(self, url: str, model: str, number: int, clients: int, work: Work):
+        self.address, self.model, self.work = urlsplit(url), model, work
         self.seed, self.clients = number, clients
         self.seen = Timed(0, [], [])
         self.keeps = False
@@ -120,9 +136,9 @@ class LoadClient:
         fields = {
             "model": self.model,
             "stream": True,
-            "prompt": PROMPTS[self.seed % len(PROMPTS)],
+            "prompt": self.work.prompt(self.seed),
             "seed": self.seed,
-            "max_tokens": self.tokens,
+            "max_tokens": self.work.tokens,
             "temperature": 0.7,
             "stream_options": {"include_usage": True},
         }
@@ -156,10 +172,10 @@ class LoadClient:
         return True
 
 
-def drive(url: str, model: str, numbers: range, clients: int, stop: float, tokens: int) -> Timed:
+def drive(url: str, model: str, numbers: range, clients: int, stop: float, work: Work) -> Timed:
     """Let some of the clients ask until `stop`, by `time.time`, and finish their last replies."""
     selector = selectors.DefaultSelector()
-    every = [LoadClient(url, model, number, clients, tokens) for number in numbers]
+    every = [LoadClient(url, model, number, clients, work) for number in numbers]
     for client in every:
         selector.register(client.ask(), selectors.EVENT_READ, client)
     while selector.get_map():
@@ -173,7 +189,7 @@ def drive(url: str, model: str, numbers: range, clients: int, stop: float, token
     return Timed(sum(client.seen.tokens for client in every), firsts, betweens)
 
 
-def measure(url: str, model: str, clients: int, seconds: float, tokens: int) -> list[float]:
+def measure(url: str, model: str, clients: int, seconds: float, work: Work) -> list[float]:
     """Tokens per second; milliseconds to the first part (median, 95th percentile), and between two.
 
     The clients share a few processes: one could not keep up.
@@ -183,7 +199,7 @@ def measure(url: str, model: str, clients: int, seconds: float, tokens: int) -> 
     with ProcessPoolExecutor(processes) as pool:
         list(pool.map(abs, range(processes)))  # start them
         began = time.time()
-        given = clients, began + seconds, tokens
+        given = clients, began + seconds, work
         parts = [pool.submit(drive, url, model, each, *given) for each in numbers]
         seen = [part.result() for part in parts]
         rate = sum(each.tokens for each in seen) / (time.time() - began)
@@ -203,7 +219,7 @@ def compare(urls: dict[str, str], models: dict[str, str], options: argparse.Name
         seen: dict[str, list[list[float]]] = {name: [] for name in urls}
         for _ in range(options.rounds):
             for name, url in urls.items():
-                given = clients, options.seconds, options.tokens
+                given = clients, options.seconds, options.work
                 seen[name].append(measure(url, models[name], *given))
         (first, *_) = rates = {name: np.array(rows)[:, 0] for name, rows in seen.items()}
         for name, rows in seen.items():
@@ -310,10 +326,12 @@ def main() -> None:
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 64])
     parser.add_argument("--seconds", type=float, default=20, help="for each number of clients")
     parser.add_argument("--tokens", type=int, default=100, help="of each reply, at most")
+    parser.add_argument("--prompt", type=int, metavar="CHARACTERS", help="of each prompt")
     parser.add_argument("--soak", type=float, metavar="SECONDS")
     parser.add_argument("--model", type=Path, help="the served model's folder, for --soak")
     parser.add_argument("--preset", help="measure a server of our own with a model of that size")
     options = parser.parse_args()
+    options.work = Work(options.tokens, options.prompt)
     print(provenance.cpu_name())
     with contextlib.ExitStack() as stack:
         urls = dict(each.split("=") if "=" in each else (each, each) for each in options.url)
@@ -329,7 +347,7 @@ def run(urls: dict[str, str], options: argparse.Namespace) -> None:
         right = soak(url, models[name], options.model, options.soak, options.tokens)
         sys.exit(not right)
     for name, url in urls.items():
-        measure(url, models[name], 1, 2, options.tokens)  # warm
+        measure(url, models[name], 1, 2, options.work)  # warm
     compare(urls, models, options)
 
 

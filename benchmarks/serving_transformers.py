@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from serving import PROMPTS, first_model, measure, spread
+from serving import PROMPTS, Work, first_model, measure, spread
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 
@@ -52,10 +52,11 @@ def main() -> None:
     print("| clients | server, tokens/s | transformers, tokens/s | ratio |")
     print("|---|---|---|---|")
     for clients in options.clients:
-        given = clients, options.seconds, options.tokens
+        given, tokens = (clients, options.seconds), options.tokens
+        work = options.url, name, *given, Work(tokens)
         rates = np.array(
             [
-                (measure(options.url, name, *given)[0], generate(model, tokenizer, *given))
+                (measure(*work)[0], generate(model, tokenizer, *given, tokens))
                 for _ in range(options.rounds)
             ]
         )

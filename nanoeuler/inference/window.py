@@ -26,7 +26,7 @@ from nanoeuler.model.choosing import Choices, DraftedChoices
 from nanoeuler.model.config import round_up
 from nanoeuler.model.transformer import Transformer
 
-PROMPT_MULTIPLE = 32
+PROMPT_MULTIPLE = 64
 """A device reads prompts whose lengths are rounded up to a multiple of this many tokens."""
 
 

@@ -28,8 +28,8 @@ IDLE_TOKENS = 4096
 newest in any case: a reply after the next one may have its shape."""
 
 STEP_TOKENS = 2560
-"""A cache keeps steps for this many tokens of all rows together: for one token each, and for
-prompts; one row's may have each multiple of 64 tokens up to 512."""
+"""A cache keeps steps for this many tokens of all rows together, by default: for one token each,
+and for prompts; one row's may have each multiple of 64 tokens up to 512."""
 
 
 class CacheMemory:
@@ -58,6 +58,7 @@ class CacheMemory:
         """By the number of rows and of tokens: see `choosing.py`."""
         self.widths: dict[tuple[int, int], int] = {}
         """Tokens that a step takes for some rows and tokens: see `padded`."""
+        self.step_tokens = STEP_TOKENS
 
     def part(self, rows: slice) -> list[CacheSlots | None]:
         """The slots of some rows, by block."""
@@ -126,7 +127,7 @@ class Cache:
             return steps[key]
         steps[key] = steps.pop(key) if key in steps else CacheStep(model, self.memory, *key)
         if tokens > 1:
-            self.memory.trim(max(STEP_TOKENS, key[0] * tokens))
+            self.memory.trim(max(self.memory.step_tokens, key[0] * tokens))
         return steps[key]
 
     def truncate(self, row: int, length: int) -> None:

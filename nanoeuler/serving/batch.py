@@ -1,7 +1,7 @@
 """Continuous batching: sequences join and leave a running batch between its tokens.
 
-A prompt is read by itself, in pieces of `PIECE` tokens with a decoding step of the others between
-them, and its row then joins the batch as a copy. So the arithmetic of a prompt depends on the
+A prompt is read by itself, in pieces with a decoding step of the others between them, and its row
+then joins the batch as a copy. So the arithmetic of a prompt depends on the
 prompt alone. On the CPU the arithmetic of a decoded row does, too: a reply has the same bits alone
 and in company. On a GPU the products of another number of rows round otherwise, so a choice between
 two tokens whose scores differ by rounding may fall otherwise in company.
@@ -25,11 +25,20 @@ from nanoeuler.serving.text import ReplyText
 PIECE = 128
 """Tokens of a prompt that are read between two decoding steps of the others."""
 
+DEVICE_PIECE = 512
+"""The same on a device, which takes not twice as long for them as for a quarter."""
+
 MOST_ROWS = 64
 """Most sequences of a model that are decoded together, by default."""
 
 MOST_PROMPTS = 8
 """Most prompts that a device reads together."""
+
+MOST_TOGETHER = MOST_PROMPTS * PIECE
+"""Most tokens of these, with what pads them to one length."""
+
+KEPT_TOKENS = 12 * MOST_TOGETHER
+"""A device keeps steps for this many tokens of prompts: for all their numbers and lengths."""
 
 
 class Batch:
@@ -47,7 +56,10 @@ class Batch:
         self.cache = self.model.new_cache(self.most_rows, context + steps.spare(engine))
         self.steps = steps(self.model, self.cache, self.allowed_V, speculates=speculates)
         self.cache.lengths = self.cache.lengths[:0]
+        self.piece = DEVICE_PIECE if self.on_device else PIECE
         self.prompt_cache = self.model.new_cache(MOST_PROMPTS if self.on_device else 1, context)
+        if self.on_device:
+            self.prompt_cache.memory.step_tokens = KEPT_TOKENS
         self.forget_prompts()
         self.rows: list[Row] = []
         self.waiting: deque[Job] = deque()
@@ -64,18 +76,19 @@ class Batch:
 
     def warm(self) -> None:
         """Decode with every number of rows that a device compiles kernels and records steps for,
-        with drafts, and behind pieces of a prompt of each width.
+        with drafts, and behind prompts of each number and length that it reads.
 
         The first requests would wait for that.
         """
         speculation, self.steps.speculation = self.steps.speculation, None
-        rows = 1
-        while rows <= self.most_rows:
+        for rows in powers_of_two(self.most_rows):
             self.warm_up(rows)
-            rows *= 2
         if self.on_device:
-            for width in range(PROMPT_MULTIPLE, PIECE + 1, PROMPT_MULTIPLE):
-                self.warm_up(1, PIECE + width)
+            for rows in powers_of_two(min(MOST_PROMPTS, self.most_rows)):
+                longest = min(self.piece, MOST_TOGETHER // rows)
+                for length in range(PROMPT_MULTIPLE, longest + 1, PROMPT_MULTIPLE):
+                    self.warm_up(rows, length)
+            self.warm_up(1, self.piece + 1)
         if speculation:
             self.steps.expect_drafts()
             if isinstance(self.steps.speculation, DeviceSpeculation):
@@ -155,27 +168,30 @@ class Batch:
     # ---- joining
 
     def read_prompts(self) -> None:
-        """Read about `PIECE` tokens of the prompts that wait, as long as there are free rows."""
-        budget = PIECE
+        """Read about `piece` tokens of the prompts that wait, as long as there are free rows."""
+        budget = self.piece
         while budget > 0 and self.waiting:
             job = self.waiting[0]
             if len(self.rows) + len(job.samplings) > self.most_rows:
                 return
             together = self.readable_together() if self.on_device else []
             if len(together) > 1:
-                budget -= self.read_whole(together)
+                read = self.read_whole(together)
             else:
-                budget -= self.read_piece(job)
+                read = self.read_piece(job)
+            budget -= max(read, PIECE) if self.on_device else read  # fewer take as long there
 
     def readable_together(self) -> list[Job]:
         """The first jobs that wait, as far as their prompts can be read in one pass."""
         jobs: list[Job] = []
         if self.prompt_cache.lengths.any():
             return jobs
-        most = min(MOST_PROMPTS, self.most_rows - len(self.rows))
+        most, longest = min(MOST_PROMPTS, self.most_rows - len(self.rows)), 0
         for job in itertools.islice(self.waiting, most):
             plain = len(job.samplings) == 1 and job.likeliest is None and not job.score_prompt
-            if not plain or len(job.prompt) > PIECE or job.max_tokens == 0:
+            longest = max(longest, len(job.prompt))
+            tokens = np.prod(rectangle(len(jobs) + 1, longest))
+            if not plain or longest > self.piece or tokens > MOST_TOGETHER or job.max_tokens == 0:
                 break
             jobs.append(job)
         return jobs
@@ -184,13 +200,12 @@ class Batch:
         """Read the prompts of the first jobs that wait. Returns the number of their tokens."""
         assert isinstance(self.steps, DeviceSteps)
         rows = [self.new_row(job, 0) for job in jobs]
-        padded = 1 << (len(jobs) - 1).bit_length()
-        width = round_up(max(len(job.prompt) for job in jobs), PROMPT_MULTIPLE)
-        tokens, counts = np.zeros((padded, width), np.int32), np.ones(padded, np.int32)
+        shape = rectangle(len(jobs), max(len(job.prompt) for job in jobs))
+        tokens, counts = np.zeros(shape, np.int32), np.ones(shape[0], np.int32)
         for index, job in enumerate(jobs):
             counts[index] = len(job.prompt)
             tokens[index, : counts[index]] = job.prompt
-        self.prompt_cache.lengths = np.zeros(padded, np.int32)
+        self.prompt_cache.lengths = np.zeros(shape[0], np.int32)
         self.steps.first_of_each(self.prompt_cache, tokens, counts, rows)
         for index, row in enumerate(rows):
             self.waiting.popleft()
@@ -201,7 +216,9 @@ class Batch:
     def read_piece(self, job: Job) -> int:
         """Read the next tokens of the prompt that waits first. Returns their number."""
         begin = int(self.prompt_cache.lengths[0])
-        piece = job.prompt[begin : begin + PIECE]
+        # scores are the host's work, for which the others wait
+        most = PIECE if job.score_prompt else self.piece
+        piece = job.prompt[begin : begin + most]
         count, ends = len(piece), begin + len(piece) == len(job.prompt)
         width = round_up(count, PROMPT_MULTIPLE) if self.on_device else count
         tokens = np.zeros((1, width), np.int32)
@@ -294,3 +311,12 @@ class Batch:
         candidates_V = np.where(self.allowed_V, logprobs_V, -np.inf)
         best = np.argsort(-candidates_V, kind="stable")[:likeliest].tolist()
         return Scored(token, float(logprobs_V[token]), [(id, float(logprobs_V[id])) for id in best])
+
+
+def powers_of_two(most: int) -> list[int]:
+    return [1 << power for power in range(most.bit_length())]
+
+
+def rectangle(prompts: int, longest: int) -> tuple[int, int]:
+    """Rows and tokens that a device takes for so many prompts."""
+    return 1 << (prompts - 1).bit_length(), round_up(longest, PROMPT_MULTIPLE)

@@ -113,6 +113,24 @@ def test_a_device_reads_short_prompts_together(load, base_folder):
     assert [[each.text()] for each in crowd] == [alone(base, each) for each in crowd]
 
 
+def test_prompts_read_together_are_short_enough(load, endless_folder):
+    endless = load(endless_folder)
+    lengths = [300, 512, 400, 128, 129, 250, 256, 90, 513, 40, *[120] * 9]
+    crowd = [Asked(random_prompt(n, i), Sampling(1.0, seed=i), 3) for i, n in enumerate(lengths)]
+    batch = Batch(endless, rows=32)
+    for each in crowd:
+        batch.add(each.job)
+    run(batch)
+    shapes = {each[:2] for each in batch.prompt_cache.memory.steps}
+    if batch.on_device:
+        assert shapes == {
+            *((2, 512), (2, 448), (4, 256)),  # of up to 1,024 tokens
+            *((1, 512), (1, 64)),  # of 513
+            *((8, 128), (2, 128)),
+        }
+    assert [[each.text()] for each in crowd] == [alone(endless, each) for each in crowd]
+
+
 def test_what_several_steps_wrote_is_one_piece_when_nobody_took_it(base_folder):
     base = nanoeuler.load(base_folder, device="cpu", speculation=False)
     asked = Asked(random_prompt(5, 1), Sampling(1.0, seed=3), 40)
@@ -128,13 +146,23 @@ def test_what_several_steps_wrote_is_one_piece_when_nobody_took_it(base_folder):
     assert [asked.text()] == alone(base, asked)
 
 
-def test_a_device_that_was_warmed_up_has_recorded_what_a_request_alone_needs(
-    tokenizer, endless_folder
-):
+def test_a_device_that_was_warmed_up_has_recorded_what_requests_need(tokenizer, endless_folder):
     model = LanguageModel(load_model(endless_folder), tokenizer, ChoosingReference())
-    batch = Batch(model, rows=1)
+    batch = Batch(model, rows=8)
     batch.warm()
     recorded = set(batch.prompt_cache.memory.steps)
-    for length in (1, 5, 32, 33, 64, 100, 128, 129, 200, 300):
-        run(batch, Asked(random_prompt(length, seed=length), max_tokens=2))
+    for lengths in (
+        [1],
+        [5],
+        [32],
+        [33],
+        [100],
+        [512],
+        [513],
+        [1100],
+        [9] * 8,
+        [250] * 3,
+        [512, 3],
+    ):
+        run(batch, *(Asked(random_prompt(length, seed=length), max_tokens=2) for length in lengths))
     assert set(batch.prompt_cache.memory.steps) == recorded
