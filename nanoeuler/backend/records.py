@@ -237,11 +237,11 @@ class DecodeStep:
     """T new tokens of each of B sequences, on their way through all blocks."""
 
     x_ND: Array  # (B · T, D) residual stream: the embeddings, then the output of the last block
-    lengths_B: Array  # tokens in the cache, which is the first new token's position
     rope_table: RopeTable
     forms: list[BlockForm]
     weights: list[Any]  # by block
     slots: list[CacheSlots | None]  # by block
+    lengths_B: Array = None  # tokens in the cache, which is the first new token's position
     starts_BT: Array = None  # zeros: a new token sees all of the cache
     last_BD: Array = None  # if given, where the output for each sequence's last token goes, alone
     ends_B: Array = None  # the slots of those tokens

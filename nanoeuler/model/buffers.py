@@ -101,21 +101,16 @@ def lay_out_pass(
     )
 
 
-def lay_out_stream(
-    arena: Arena, config: ModelConfig, ops: Backend, batch: int, length: int
-) -> PassBuffers:
+def stream_buffers(config: ModelConfig, ops: Backend, batch: int, length: int) -> PassBuffers:
     """Of such a pass the residual stream alone, in front of the first block and behind the last.
 
     For an engine's op that computes all blocks.
     """
     N = batch * length
-    x = arena.empty((N, config.dim), ops.residual)
-    inverse_rms = arena.empty((N,), ops.dtype)
-    no_offset = arena.empty((batch,), np.dtype(np.int32))
-    normed = arena.empty((N, config.dim), ops.activation)
-    stream = StreamBuffers(normed, None, None, None)
-    points = [x] * 2, [inverse_rms] * 2
-    return PassBuffers(batch, length, *points, stream, [], no_offset, 0, None)
+    x, inverse_rms = ops.empty((N, config.dim), ops.residual), ops.empty((N,))
+    normed = ops.empty((N, config.dim), ops.activation)
+    stream, points = StreamBuffers(normed, None, None, None), ([x] * 2, [inverse_rms] * 2)
+    return PassBuffers(batch, length, *points, stream, [], None, 0, None)
 
 
 def make_buffers(
@@ -129,17 +124,17 @@ def make_buffers(
     recompute: bool,
     stream_only: bool = False,
 ) -> PassBuffers:
-    """The buffers of a pass, in one block of memory, with the norm at each point of the stream."""
+    """The buffers of a pass, with the norm at each point of the stream."""
 
     def lay_out(arena: Arena) -> PassBuffers:
-        if stream_only:
-            return lay_out_stream(arena, config, ops, batch, length)
         kind = {"training": training, "recompute": recompute}
         return lay_out_pass(arena, config, ops, batch, length, **kind)
 
-    buffers = in_one_block(lay_out, ops)
     if stream_only:
+        buffers = stream_buffers(config, ops, batch, length)
         norm_weights = norm_weights[0], norm_weights[-1]
+    else:
+        buffers = in_one_block(lay_out, ops)
     points = zip(buffers.points, norm_weights, buffers.inverse_rms, strict=True)
     for x, (weight, bias), inverse_rms in points:
         written = config.norm_epsilon, buffers.stream.normed, inverse_rms
@@ -167,7 +162,7 @@ class KeptBuffers:
     def __call__(
         self, batch: int, length: int, *, training: bool = False, stream_only: bool = False
     ) -> PassBuffers:
-        """The buffers for B rows of T tokens, or with `stream_only` those of `lay_out_stream`."""
+        """The buffers for B rows of T tokens, or with `stream_only` those of `stream_buffers`."""
         kept, shape = self.kept, (batch, length, stream_only)
         if training not in kept or kept[training][0] != shape:
             kept.pop(training, None)  # before the next ones take memory

@@ -262,8 +262,8 @@ def decode_step(
     model: "Transformer", buffers: "PassBuffers", slots: list[CacheSlots | None]
 ) -> DecodeStep:
     """New tokens as the engine's fused op takes them."""
-    x, lengths = buffers.norms[0].x_ND, buffers.no_offset
-    return DecodeStep(x, lengths, model.rope_table, model.forms, model.weights.blocks, slots)
+    x, weights = buffers.norms[0].x_ND, model.weights
+    return DecodeStep(x, model.rope_table, model.forms, weights.blocks, slots)
 
 
 def is_fused(model: "Transformer", rows: int, tokens: int) -> bool:

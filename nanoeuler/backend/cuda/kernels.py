@@ -212,7 +212,7 @@ def argument_slots(count: int) -> tuple[ctypes.Array, ctypes.Array]:
     """Memory for so many arguments, and the address of each."""
     memory = ctypes.create_string_buffer(SLOT_BYTES * count)
     first = ctypes.addressof(memory)
-    addresses = (first + SLOT_BYTES * index for index in range(count))
+    addresses = range(first, first + SLOT_BYTES * count, SLOT_BYTES)
     return memory, (ctypes.c_void_p * count)(*addresses)
 
 
