@@ -64,7 +64,7 @@ def describe_stage(config: Config, plan: Plan, name: str) -> str:
     if stage.seconds is not None:
         duration = f"about {format_seconds(stage.seconds)}"
     else:
-        duration = "minutes" if is_short(config, plan) else "not probed"
+        duration = "minutes at most" if is_short(config, plan) else "not probed"
     return f"  {name:10} {token_count(stage.tokens)}, {epochs}, {duration}"
 
 

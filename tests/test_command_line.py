@@ -1,6 +1,9 @@
 """The command line meets a newcomer: what it says unasked, and what it makes of a slip."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -122,3 +125,13 @@ def test_a_plan_of_too_much_says_so_in_json_and_by_its_status(command, tmp_path,
     assert status == 1
     assert any("of memory" in problem for problem in json.loads(out)["problems"])
     assert "error  " in err
+
+
+@pytest.mark.parametrize("arguments", [[], ["info", "config/base.yaml"]])
+def test_a_reader_that_has_ended_is_no_error(arguments):
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "nanoeuler", *arguments]
+    ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert (ended.returncode, ended.stderr) == (0, "")

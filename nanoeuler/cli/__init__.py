@@ -119,12 +119,12 @@ def main(arguments: list[str] | None = None) -> int:
         log.start()
         log.line("error", str(error))
         return 2
-    if options.stage is None:
-        print(greeting())
-        return 0
     timing, log_file = Timing(options.stage), getattr(options, "log", None)
     try:
         with explain_os_errors():
+            if options.stage is None:
+                print(greeting(), flush=True)
+                return 0
             log.start(log_file, WholeRun(log_file).seconds if log_file else None)
             try:
                 status = options.handler(options) or 0

@@ -43,7 +43,8 @@ def find_files(path: str) -> list[Path]:
     else:
         raise UserError(
             f"{path}: no such file or folder; correct the path (it counts from the folder in which "
-            "the command runs, or in corpus.sources from the configuration's)"
+            "the command runs; in corpus.sources, where nothing is there, from the configuration's "
+            "folder, or the one around it if that is called config)"
         )
     if found == [Path(expanded)] and found[0].is_file():
         if not is_text_name(found[0]):

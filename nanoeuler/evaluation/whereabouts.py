@@ -15,6 +15,7 @@ from nanoeuler.evaluation.report.gather import (
 )
 from nanoeuler.log import format_seconds
 from nanoeuler.remaining import WholeRun
+from nanoeuler.training.checkpoint import Checkpoints
 from nanoeuler.training.lock import at_work
 
 
@@ -59,15 +60,17 @@ def look(folder: Path) -> Whereabouts:
         words = "finished" if shown else "trained; its report is not there yet"
         state = "finished" if shown else "stopped"
         return Whereabouts(name, folder, words, state, model, shown, touched)
-    running = at_work(folder / current.name / "checkpoints")
+    checkpoints = folder / current.name / "checkpoints"
+    running = at_work(checkpoints)
     if not current.header:
         words = f"{current.name} has not begun"
+    elif running:
+        left = time_left(current, folder)
+        words = step_words(current, current.last.get("step", 0)) + (f", {left}" if left else "")
+    elif saved := Checkpoints(checkpoints).resumable():
+        words = step_words(current, saved[-1]) + ", stopped"
     else:
-        words = step_words(current)
-        if not running:
-            words += ", stopped"
-        elif left := time_left(current, folder):
-            words += f", {left}"
+        words = f"{current.name} stopped before its first checkpoint"
     state = "running" if running else "stopped"
     return Whereabouts(name, folder, words, state, model, shown, touched)
 
@@ -80,8 +83,8 @@ def stage_names(config: Mapping[str, Any], folder: Path) -> list[str]:
         return in_order({path.parent.name for path in folder.glob("*/metrics.jsonl")})
 
 
-def step_words(stage: Stage) -> str:
-    step, total = stage.last.get("step", 0), stage.header.get("total_steps")
+def step_words(stage: Stage, step: int) -> str:
+    total = stage.header.get("total_steps")
     if not total:
         return f"{stage.name} at step {step:,}"
     return f"{stage.name} at step {step:,} of {total:,} ({step / total:.0%})"

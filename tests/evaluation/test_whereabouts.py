@@ -55,7 +55,13 @@ def test_a_finished_run_is_to_be_talked_to_and_read(command, here):
 def test_a_run_that_trains_is_told_from_one_that_has_stopped(command, here):
     folder = fabricated.fabricate(here, ("pretrain",))[1]
     unfinish(folder, 100)
-    assert "made-up  pretrain at step 100 of 500 (20%), stopped\n" in command()[1]
+    assert "made-up  pretrain stopped before its first checkpoint\n" in command()[1]
+    for name in ("step-00000059/model.safetensors", "step-00000049/optimizer.safetensors"):
+        path = folder / "pretrain" / "checkpoints" / name
+        path.parent.mkdir(parents=True)
+        path.touch()
+    # it will go on from there, not from what it logged last nor from weights alone
+    assert "made-up  pretrain at step 49 of 500 (10%), stopped\n" in command()[1]
     (here / "config").mkdir()
     (here / "config" / "made-up.yaml").write_text("")
     assert re.search(r"nanoeuler run config/made-up\.yaml +resume made-up\n", command()[1])
