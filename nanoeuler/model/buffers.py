@@ -26,7 +26,7 @@ class PassBuffers:
     inverse_rms: list[Array]  # (N,) of the norm at each of these points
     stream: StreamBuffers
     blocks: list[Any]  # the activations of each block, in its own dataclass
-    no_offset: Array  # (B,) zeros: without a cache, queries and keys start together
+    no_offset: Array  # (B,) zeros: without a cache, queries and keys start together; or None
     tokens_at_once: int  # tokens whose logits exist at a time
     logits: Array  # (tokens_at_once, K · head rows); empty where no training is planned
     norms: list[Norm] = field(default_factory=list)  # of each point, set by the model
@@ -125,15 +125,15 @@ def make_buffers(
     stream_only: bool = False,
 ) -> PassBuffers:
     """The buffers of a pass, with the norm at each point of the stream."""
-
-    def lay_out(arena: Arena) -> PassBuffers:
-        kind = {"training": training, "recompute": recompute}
-        return lay_out_pass(arena, config, ops, batch, length, **kind)
-
     if stream_only:
         buffers = stream_buffers(config, ops, batch, length)
         norm_weights = norm_weights[0], norm_weights[-1]
     else:
+
+        def lay_out(arena: Arena) -> PassBuffers:
+            kind = {"training": training, "recompute": recompute}
+            return lay_out_pass(arena, config, ops, batch, length, **kind)
+
         buffers = in_one_block(lay_out, ops)
     points = zip(buffers.points, norm_weights, buffers.inverse_rms, strict=True)
     for x, (weight, bias), inverse_rms in points:

@@ -59,6 +59,7 @@ class CacheMemory:
         self.widths: dict[tuple[int, int], int] = {}
         """Tokens that a step takes for some rows and tokens: see `padded`."""
         self.step_tokens = STEP_TOKENS
+        """Of the steps that `Cache.step` keeps."""
 
     def part(self, rows: slice) -> list[CacheSlots | None]:
         """The slots of some rows, by block."""

@@ -1,13 +1,14 @@
 """Continuous batching: sequences join and leave a running batch between its tokens.
 
-A prompt is read by itself, in pieces with a decoding step of the others between them, and its row
-then joins the batch as a copy. So the arithmetic of a prompt depends on the
-prompt alone. On the CPU the arithmetic of a decoded row does, too: a reply has the same bits alone
-and in company. On a GPU the products of another number of rows round otherwise, so a choice between
-two tokens whose scores differ by rounding may fall otherwise in company.
+A prompt is read in pieces, with a decoding step of the others between them, and its row then joins
+the batch as a copy. On the CPU it is read by itself, so that its arithmetic depends on it alone; a
+decoded row's does, too: a reply has the same bits alone and in company. A GPU reads several prompts
+together, and the products of another number of rows round otherwise, so a choice between two tokens
+whose scores differ by rounding may fall otherwise in company.
 """
 
 import itertools
+import math
 from collections import deque
 
 import numpy as np
@@ -81,13 +82,14 @@ class Batch:
         The first requests would wait for that.
         """
         speculation, self.steps.speculation = self.steps.speculation, None
-        for rows in powers_of_two(self.most_rows):
+        for rows in numbers_of_rows(self.most_rows):
             self.warm_up(rows)
         if self.on_device:
-            for rows in powers_of_two(min(MOST_PROMPTS, self.most_rows)):
-                longest = min(self.piece, MOST_TOGETHER // rows)
-                for length in range(PROMPT_MULTIPLE, longest + 1, PROMPT_MULTIPLE):
-                    self.warm_up(rows, length)
+            for prompts in numbers_of_rows(min(MOST_PROMPTS, self.most_rows)):
+                rows, _ = rectangle(prompts, 1)
+                longest = min(self.piece, MOST_TOGETHER // rows, self.model.config.context)
+                for length in range(1, longest + 1, PROMPT_MULTIPLE):
+                    self.warm_up(prompts, length)
             self.warm_up(1, self.piece + 1)
         if speculation:
             self.steps.expect_drafts()
@@ -190,7 +192,7 @@ class Batch:
         for job in itertools.islice(self.waiting, most):
             plain = len(job.samplings) == 1 and job.likeliest is None and not job.score_prompt
             longest = max(longest, len(job.prompt))
-            tokens = np.prod(rectangle(len(jobs) + 1, longest))
+            tokens = math.prod(rectangle(len(jobs) + 1, longest))
             if not plain or longest > self.piece or tokens > MOST_TOGETHER or job.max_tokens == 0:
                 break
             jobs.append(job)
@@ -313,8 +315,9 @@ class Batch:
         return Scored(token, float(logprobs_V[token]), [(id, float(logprobs_V[id])) for id in best])
 
 
-def powers_of_two(most: int) -> list[int]:
-    return [1 << power for power in range(most.bit_length())]
+def numbers_of_rows(most: int) -> list[int]:
+    """For which a device records steps: powers of two, and `most`."""
+    return [*(1 << power for power in range((most - 1).bit_length())), most]
 
 
 def rectangle(prompts: int, longest: int) -> tuple[int, int]:

@@ -146,23 +146,16 @@ def test_what_several_steps_wrote_is_one_piece_when_nobody_took_it(base_folder):
     assert [asked.text()] == alone(base, asked)
 
 
-def test_a_device_that_was_warmed_up_has_recorded_what_requests_need(tokenizer, endless_folder):
+@pytest.mark.parametrize("rows", [3, 8])
+def test_a_device_that_was_warmed_up_has_recorded_what_requests_need(
+    tokenizer, endless_folder, rows
+):
     model = LanguageModel(load_model(endless_folder), tokenizer, ChoosingReference())
-    batch = Batch(model, rows=8)
+    batch = Batch(model, rows)
     batch.warm()
     recorded = set(batch.prompt_cache.memory.steps)
-    for lengths in (
-        [1],
-        [5],
-        [32],
-        [33],
-        [100],
-        [512],
-        [513],
-        [1100],
-        [9] * 8,
-        [250] * 3,
-        [512, 3],
-    ):
+    single = [[length] for length in (1, 5, 32, 33, 100, 512, 513, 1100)]
+    for lengths in (*single, [9] * 8, [250] * 3, [512, 3]):
         run(batch, *(Asked(random_prompt(length, seed=length), max_tokens=2) for length in lengths))
     assert set(batch.prompt_cache.memory.steps) == recorded
+    assert max(count for count, _ in batch.cache.memory.choices) == rows
