@@ -29,6 +29,9 @@ class FusingBackend(Backend):
     """Most new tokens that it takes at once."""
     fused_tokens = 1
     """Most of them that a sequence may have."""
+    prompt_multiple = 1
+    """Prompts take no longer when their lengths are rounded up to a multiple of this many tokens:
+    there are fewer lengths to record."""
 
     def fuses(self, forms: Sequence[BlockForm], rows: int, tokens: int = 1) -> bool:
         """Does `decode_fused` compute blocks of these forms, for that many tokens of each row?
@@ -41,16 +44,12 @@ class FusingBackend(Backend):
             and any(self.repeats(layer, forms) for layer in self.fused_layers)
         )
 
-    def fuses_prompts(self, forms: Sequence[BlockForm], dim: int, rows: int, tokens: int) -> bool:
-        """Does it compute them for more tokens of each row than `fused_tokens`, too?
+    def longest_prompts(self, forms: Sequence[BlockForm], dim: int, rows: int) -> int:
+        """The most tokens of each row that it computes where they are more than `fused_tokens`.
 
         There it knows `last_BD`.
         """
-        return False
-
-    def prompt_tokens(self, forms: Sequence[BlockForm], dim: int, rows: int, tokens: int) -> int:
-        """So many tokens of each row, or a few more that cost nothing: fewer sizes to record."""
-        return tokens
+        return 0
 
     def repeats(self, layer: Sequence[type[BlockForm]], forms: Sequence[BlockForm]) -> bool:
         """Are the blocks of `forms` layers of these, without a variant that is not known?"""

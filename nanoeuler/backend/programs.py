@@ -71,6 +71,8 @@ class Feed:
         self.arrays: list[Array] = arrays
 
     def load(self, *arrays: np.ndarray) -> None:
-        """The arrays of the next run. A device may copy them while it is still at work on the last
-        one."""
+        """The arrays of the next run. The last one may be shorter than it is in `arrays`.
+
+        A device may copy them while it is still at work on the last run.
+        """
         self.arrays = list(arrays)

@@ -236,11 +236,11 @@ class CacheSlots(NamedTuple):
 class DecodeStep:
     """T new tokens of each of B sequences, on their way through all blocks."""
 
-    x_ND: Array  # (B · T, D) residual stream: the embeddings, then the output of the last block
     rope_table: RopeTable
     forms: list[BlockForm]
     weights: list[Any]  # by block
     slots: list[CacheSlots | None]  # by block
+    x_ND: Array = None  # (B · T, D) residual stream: the embeddings, then the last block's output
     lengths_B: Array = None  # tokens in the cache, which is the first new token's position
     starts_BT: Array = None  # zeros: a new token sees all of the cache
     last_BD: Array = None  # if given, where the output for each sequence's last token goes, alone

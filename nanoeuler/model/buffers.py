@@ -101,18 +101,6 @@ def lay_out_pass(
     )
 
 
-def stream_buffers(config: ModelConfig, ops: Backend, batch: int, length: int) -> PassBuffers:
-    """Of such a pass the residual stream alone, in front of the first block and behind the last.
-
-    For an engine's op that computes all blocks.
-    """
-    N = batch * length
-    x, inverse_rms = ops.empty((N, config.dim), ops.residual), ops.empty((N,))
-    normed = ops.empty((N, config.dim), ops.activation)
-    stream, points = StreamBuffers(normed, None, None, None), ([x] * 2, [inverse_rms] * 2)
-    return PassBuffers(batch, length, *points, stream, [], None, 0, None)
-
-
 def make_buffers(
     config: ModelConfig,
     ops: Backend,
@@ -122,19 +110,19 @@ def make_buffers(
     *,
     training: bool,
     recompute: bool,
-    stream_only: bool = False,
 ) -> PassBuffers:
     """The buffers of a pass, with the norm at each point of the stream."""
-    if stream_only:
-        buffers = stream_buffers(config, ops, batch, length)
-        norm_weights = norm_weights[0], norm_weights[-1]
-    else:
 
-        def lay_out(arena: Arena) -> PassBuffers:
-            kind = {"training": training, "recompute": recompute}
-            return lay_out_pass(arena, config, ops, batch, length, **kind)
+    def lay_out(arena: Arena) -> PassBuffers:
+        kind = {"training": training, "recompute": recompute}
+        return lay_out_pass(arena, config, ops, batch, length, **kind)
 
-        buffers = in_one_block(lay_out, ops)
+    return with_norms(in_one_block(lay_out, ops), config, norm_weights)
+
+
+def with_norms(
+    buffers: PassBuffers, config: ModelConfig, norm_weights: Sequence[NormWeights]
+) -> PassBuffers:
     points = zip(buffers.points, norm_weights, buffers.inverse_rms, strict=True)
     for x, (weight, bias), inverse_rms in points:
         written = config.norm_epsilon, buffers.stream.normed, inverse_rms
@@ -157,13 +145,17 @@ class KeptBuffers:
     ):
         self.config, self.ops, self.recompute = config, ops, recompute
         self.norm_weights = norm_weights
-        self.kept: dict[bool, tuple[tuple[int, int, bool], PassBuffers]] = {}
+        self.kept: dict[bool, tuple[tuple[int, int], PassBuffers]] = {}
+        self.shared: tuple[Array, Array, Array] | None = None
+        """Of `stream`: the residual stream, its inverse RMS, and the stream normed."""
 
     def __call__(
         self, batch: int, length: int, *, training: bool = False, stream_only: bool = False
     ) -> PassBuffers:
-        """The buffers for B rows of T tokens, or with `stream_only` those of `stream_buffers`."""
-        kept, shape = self.kept, (batch, length, stream_only)
+        """The buffers for B rows of T tokens, or with `stream_only` those of `stream`."""
+        if stream_only:
+            return self.stream(batch, length)
+        kept, shape = self.kept, (batch, length)
         if training not in kept or kept[training][0] != shape:
             kept.pop(training, None)  # before the next ones take memory
             buffers = make_buffers(
@@ -174,10 +166,24 @@ class KeptBuffers:
                 length,
                 training=training,
                 recompute=self.recompute,
-                stream_only=stream_only,
             )
             kept[training] = shape, buffers
         return kept[training][1]
+
+    def stream(self, batch: int, length: int) -> PassBuffers:
+        """Of a pass without training the residual stream alone, in front of the first block and
+        behind the last: for an engine's op that computes all blocks.
+
+        All such passes share its memory.
+        """
+        N, ops, dim = batch * length, self.ops, self.config.dim
+        if self.shared is None or len(self.shared[0]) < N:
+            x, normed = (ops.empty((N, dim), kind) for kind in (ops.residual, ops.activation))
+            self.shared = x, ops.empty((N,)), normed
+        x, inverse_rms, normed = (array[:N] for array in self.shared)
+        stream, points = StreamBuffers(normed, None, None, None), ([x] * 2, [inverse_rms] * 2)
+        buffers = PassBuffers(batch, length, *points, stream, [], None, 0, None)
+        return with_norms(buffers, self.config, (self.norm_weights[0], self.norm_weights[-1]))
 
 
 def logit_tokens(tokens: int, columns: int, ops: Backend) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nanoeuler.backend.capabilities import FusingBackend
+from nanoeuler.backend.programs import Program
 from nanoeuler.backend.records import Array, CacheSlots, DecodeStep, Norm
 from nanoeuler.model.blocks.block import Rows
 from nanoeuler.model.config import round_up
@@ -28,8 +29,7 @@ IDLE_TOKENS = 4096
 newest in any case: a reply after the next one may have its shape."""
 
 STEP_TOKENS = 2560
-"""A cache keeps steps for this many tokens of all rows together, by default: for one token each,
-and for prompts; one row's may have each multiple of 64 tokens up to 512."""
+"""A cache keeps steps for this many tokens of all rows together, by default."""
 
 
 class CacheMemory:
@@ -52,14 +52,27 @@ class CacheMemory:
         pairs = itertools.starmap(CacheSlots, zip(every[::2], every[1::2], strict=True))
         self.slots = [None if shape is None else next(pairs) for shape in shapes]
         self.steps: dict[tuple[int, int, bool, Choices | None], CacheStep] = {}
-        """By the number of rows and of tokens, whether each token's output is needed, and who
-        chooses behind the last ones."""
+        """By the number of rows and of tokens that there is room for, whether each token's output
+        is needed, and who chooses behind the last ones."""
         self.choices: dict[tuple[int, int], Any] = {}
         """By the number of rows and of tokens: see `choosing.py`."""
-        self.widths: dict[tuple[int, int], int] = {}
-        """Tokens that a step takes for some rows and tokens: see `padded`."""
+        self.longest: dict[int, int] = {}
+        """By the number of rows: see `longest_prompt`."""
         self.step_tokens = STEP_TOKENS
         """Of the steps that `Cache.step` keeps."""
+
+    def longest_prompt(self, model: "Transformer", rows: int) -> int:
+        """Tokens of each row for which one step serves prompts of all lengths that are a multiple
+        of the engine's; 0: none does."""
+        engine = model.backend
+        if rows not in self.longest:
+            longest = 0
+            if isinstance(engine, FusingBackend):
+                whole = round_up(self.capacity, engine.prompt_multiple)
+                longest = min(whole, engine.longest_prompts(model.forms, model.config.dim, rows))
+                longest -= longest % engine.prompt_multiple
+            self.longest[rows] = longest
+        return self.longest[rows]
 
     def part(self, rows: slice) -> list[CacheSlots | None]:
         """The slots of some rows, by block."""
@@ -115,20 +128,24 @@ class Cache:
             n = tokens.shape[1]
         step = self.step(model, n, every, choosing.choices if choosing else None)
         added = np.array(new, np.int32)
-        step.run(tokens, self.lengths, added, choosing.inputs if choosing else ())
+        norm = step.run(tokens, self.lengths, added, choosing.inputs if choosing else ())
         self.lengths += added
-        return step.norm
+        return norm
 
     def step(
         self, model: "Transformer", tokens: int, every: bool, choices: "Choices | None"
     ) -> "CacheStep":
-        """The step that appends `tokens` to every row; the ones used last are kept."""
-        key, steps = (len(self.lengths), tokens, every, choices), self.memory.steps
+        """A step that appends `tokens` to every row; the ones used last are kept."""
+        rows, engine, room = len(self.lengths), model.backend, tokens
+        if isinstance(engine, FusingBackend) and tokens > engine.fused_tokens:
+            is_whole = tokens % engine.prompt_multiple == 0
+            room = max(tokens, self.memory.longest_prompt(model, rows)) if is_whole else tokens
+        key, steps = (rows, room, every, choices), self.memory.steps
         if key == next(reversed(steps), None):  # the one used last
             return steps[key]
         steps[key] = steps.pop(key) if key in steps else CacheStep(model, self.memory, *key)
         if tokens > 1:
-            self.memory.trim(max(self.memory.step_tokens, key[0] * tokens))
+            self.memory.trim(max(self.memory.step_tokens, rows * room))
         return steps[key]
 
     def truncate(self, row: int, length: int) -> None:
@@ -174,10 +191,8 @@ def padded(model: "Transformer", memory: CacheMemory, tokens: np.ndarray) -> np.
     engine, (B, n) = model.backend, tokens.shape
     if not isinstance(engine, FusingBackend):
         return tokens
-    if (B, n) not in memory.widths:
-        memory.widths[B, n] = engine.prompt_tokens(model.forms, model.config.dim, B, n)
-    width = memory.widths[B, n]
-    if width == n:
+    width = round_up(n, engine.prompt_multiple)
+    if width == n or width > memory.longest_prompt(model, B):
         return tokens
     wide = np.zeros((B, width), np.int32)
     wide[:, :n] = tokens
@@ -185,58 +200,45 @@ def padded(model: "Transformer", memory: CacheMemory, tokens: np.ndarray) -> np.
 
 
 class CacheStep:
-    """Appends new tokens to every row of a cache, always on the same arrays: an engine may record
-    it. Without `every` it ends with the last one of each row, behind which `choices` may choose."""
+    """Appends up to `room` new tokens to every row of a cache, always on the same arrays: an engine
+    may record it, for each number of tokens. Without `every` it ends with the last one of each row,
+    behind which `choices` may choose."""
 
     def __init__(
         self,
         model: "Transformer",
         memory: CacheMemory,
         rows: int,
-        tokens: int,
+        room: int,
         every: bool,
         choices: "Choices | None",
     ):
-        model.need_positions(memory.capacity + tokens)
-        fused, shape, backend = is_fused(model, rows, tokens), (rows, tokens), model.backend
-        self.buffers = buffers = model.buffers(rows, tokens, stream_only=fused)
-        self.reads_positions = not fused or model.weights.positions is not None
+        model.need_positions(memory.capacity + room)
+        self.fused, backend = is_fused(model, rows, room), model.backend
+        # the model may hold this step, by way of the memory of a cache that is gone
+        self.model, self.choices, self.rows = weakref.proxy(model), choices, rows
+        self.reads_positions = not self.fused or model.weights.positions is not None
         """A fused op counts them from the lengths."""
-        self.arange = np.arange(tokens, dtype=np.int32)
-        positions = [shape] if self.reads_positions else []
-        fed = [np.zeros(each, np.int32) for each in (shape, rows, rows, *positions)]
-        self.feed = feed = backend.feed([*fed, *(choices.no_inputs if choices else ())])
-        starts = backend.zeros(shape, np.int32)
-        slots, table = memory.part(slice(0, rows)), model.rope_table
-        decode = decode_step(model, buffers, slots) if fused else None
-        final = self.norm = buffers.norms[-1]
+        self.arange = np.arange(room, dtype=np.int32)
+        shapes = rows, rows, *([(rows, room)] if self.reads_positions else [])
+        fed = [np.zeros(shape, np.int32) for shape in shapes]
+        inputs = choices.no_inputs if choices else ()
+        self.feed = backend.feed([*fed, *inputs, np.zeros(rows * room, np.int32)])
+        self.starts = backend.zeros((rows * room,), np.int32)
+        self.slots, self.table = memory.part(slice(0, rows)), model.rope_table
+        self.decode = decode_step(model, self.slots) if self.fused else None
+        self.last_BD: Array = None
+        """The residual stream at each row's last token, if that is all that is needed."""
         self.begins: np.ndarray | None = None
         """Each row's first token among those of all rows, if its last one is taken from there."""
-        if tokens > 1 and not every:
-            last_BD = backend.empty((rows, model.config.dim), backend.residual)
-            self.norm = norm_of(final, last_BD)
-            if decode and isinstance(backend, FusingBackend) and tokens > backend.fused_tokens:
-                decode.last_BD = last_BD
+        if room > 1 and not every:
+            self.last_BD = backend.empty((rows, model.config.dim), backend.residual)
+            if self.decode and isinstance(backend, FusingBackend) and room > backend.fused_tokens:
+                self.decode.last_BD = self.last_BD
             else:
-                self.begins = np.arange(0, rows * tokens, tokens, dtype=np.int32)
-        norm, gathers = self.norm, self.begins is not None
-        # the model may hold this step, by way of the memory of a cache that is gone
-        weak_model = weakref.proxy(model)
-
-        def work() -> None:
-            ids, offset, ends, *rest = feed.arrays
-            positions_N = rest.pop(0).reshape(-1) if positions else None
-            if decode:
-                decode.ends_B = ends
-            weak_model.embed(ids.reshape(-1), positions_N, buffers)
-            new = Rows(positions_N, starts, offset, table)
-            run_cached(weak_model, new, buffers, slots, decode)
-            if gathers:
-                backend.gather(final.x_ND, ends, norm.x_ND)
-            if choices:
-                choices.choose_behind(norm, *rest)
-
-        self.program = backend.program(work)
+                self.begins = np.arange(0, rows * room, room, dtype=np.int32)
+        self.passes: dict[int, tuple[Program, Norm]] = {}
+        """By the number of tokens: what appends them, and the norm behind them."""
 
     def run(
         self,
@@ -244,13 +246,47 @@ class CacheStep:
         lengths: np.ndarray,
         counts: np.ndarray,
         inputs: Sequence[np.ndarray],
-    ) -> None:
+    ) -> Norm:
         """Append tokens (rows, n), of which counts (rows,) are meant, behind `lengths` tokens of
-        each row. `inputs` are those of the choice."""
+        each row. `inputs` are those of the choice. Returns the norm to be taken behind them."""
+        n = tokens.shape[1]
+        if n not in self.passes:
+            self.passes[n] = self.new_pass(n)
+        program, norm = self.passes[n]
         positions = [lengths[:, None] + self.arange] if self.reads_positions else []
         ends = (lengths if self.begins is None else self.begins) + counts - 1
-        self.feed.load(tokens, lengths, ends, *positions, *inputs)
-        self.program.run()
+        self.feed.load(lengths, ends, *positions, *inputs, tokens.reshape(-1))
+        program.run()
+        return norm
+
+    def new_pass(self, tokens: int) -> tuple[Program, Norm]:
+        # by names of its own: what names the step itself would keep its memory until a collection
+        model, feed, table, slots, decode = (
+            self.model,
+            self.feed,
+            self.table,
+            self.slots,
+            self.decode,
+        )
+        N, choices, reads_positions = self.rows * tokens, self.choices, self.reads_positions
+        buffers = model.buffers(self.rows, tokens, stream_only=self.fused)
+        starts, final = self.starts[:N].reshape(self.rows, tokens), buffers.norms[-1]
+        norm = final if self.last_BD is None else norm_of(final, self.last_BD)
+        gathers = self.begins is not None
+
+        def work() -> None:
+            offset, ends, *rest, ids = feed.arrays
+            positions_N = rest.pop(0).reshape(-1) if reads_positions else None
+            if decode:
+                decode.ends_B = ends
+            model.embed(ids[:N], positions_N, buffers)
+            run_cached(model, Rows(positions_N, starts, offset, table), buffers, slots, decode)
+            if gathers:
+                model.backend.gather(final.x_ND, ends, norm.x_ND)
+            if choices:
+                choices.choose_behind(norm, *rest)
+
+        return model.backend.program(work), norm
 
 
 def norm_of(norm: Norm, x_BD: Array) -> Norm:
@@ -259,19 +295,17 @@ def norm_of(norm: Norm, x_BD: Array) -> Norm:
     return norm._replace(x_ND=x_BD, out_ND=norm.out_ND[:B], inverse_rms_N=norm.inverse_rms_N[:B])
 
 
-def decode_step(
-    model: "Transformer", buffers: "PassBuffers", slots: list[CacheSlots | None]
-) -> DecodeStep:
+def decode_step(model: "Transformer", slots: list[CacheSlots | None]) -> DecodeStep:
     """New tokens as the engine's fused op takes them."""
-    x, weights = buffers.norms[0].x_ND, model.weights
-    return DecodeStep(x, model.rope_table, model.forms, weights.blocks, slots)
+    return DecodeStep(model.rope_table, model.forms, model.weights.blocks, slots)
 
 
 def is_fused(model: "Transformer", rows: int, tokens: int) -> bool:
     """Does the engine have a fused op for so many new tokens of each row?"""
     engine, forms, dim = model.backend, model.forms, model.config.dim
     return isinstance(engine, FusingBackend) and (
-        engine.fuses(forms, rows, tokens) or engine.fuses_prompts(forms, dim, rows, tokens)
+        engine.fuses(forms, rows, tokens)
+        or engine.fused_tokens < tokens <= engine.longest_prompts(forms, dim, rows)
     )
 
 
@@ -288,6 +322,7 @@ def run_cached(
     """
     engine = model.backend
     if decode is not None and isinstance(engine, FusingBackend):
+        decode.x_ND = buffers.norms[0].x_ND
         decode.lengths_B, decode.starts_BT = rows.offset_B, rows.starts_BT
         engine.decode_fused(decode)
     else:

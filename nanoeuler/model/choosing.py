@@ -75,7 +75,7 @@ class Choices:
         self.slots = memory.part(slice(0, B))
         fused = is_fused(model, B, 1)
         self.buffers = model.buffers(B, 1, stream_only=fused)
-        self.decode = decode_step(model, self.buffers, self.slots) if fused else None
+        self.decode = decode_step(model, self.slots) if fused else None
         self.no_rows = np.zeros(B, np.int32)
         self.no_inputs = np.zeros(B, np.int64), np.zeros((B, 4), np.int64)
         """Of a choice: counters of the random numbers, and settings."""
@@ -218,7 +218,7 @@ class DraftedChoices(Choices):
         self.slots = memory.part(slice(0, B))
         fused = is_fused(model, B, T)
         self.buffers = model.buffers(B, T, stream_only=fused)
-        self.decode = decode_step(model, self.buffers, self.slots) if fused else None
+        self.decode = decode_step(model, self.slots) if fused else None
         tokens, text_BS = np.zeros(B, np.int32), np.zeros((B, memory.capacity), np.int32)
         lengths, draws = np.zeros(B, np.int32), np.zeros(B, np.int64)
         drafted_BH = np.zeros((B, H), np.int32)

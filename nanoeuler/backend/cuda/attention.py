@@ -239,11 +239,15 @@ class Attention:
         offset: Array,
         out: Array,
         lse: Array,
+        kept: PreparedLaunch | None = None,
     ) -> PreparedLaunch:
         """`forward` for keys and values of many layers, early, of more than `DECODE_QUERIES`
-        queries: the arguments `CACHE` change."""
+        queries: the arguments `CACHE` change. `kept` is one of other queries, to be used again."""
         arguments = self.forward_arguments(query, key, value, starts, offset, out, lse)
         kernel, grid = "attention_forward", self.grid(*query.shape[:2])
+        if kept:
+            kept.refill(grid, *arguments, *NOT_QUANTIZED)
+            return kept
         return self.kernels.prepare(
             self.sources[0],
             kernel,

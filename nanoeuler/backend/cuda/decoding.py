@@ -37,7 +37,7 @@ from nanoeuler.backend.cuda.decoding_sizes import (
 from nanoeuler.backend.cuda.device import Device
 from nanoeuler.backend.cuda.kernel_sources import WIDTH, KernelSources
 from nanoeuler.backend.cuda.kernels import Argument, blocks
-from nanoeuler.backend.cuda.prompts import Prompts
+from nanoeuler.backend.cuda.prompts import MOST_TOKENS, Prompts, fits
 from nanoeuler.backend.cuda.scratch import Scratch
 from nanoeuler.backend.cuda.source import Source
 from nanoeuler.backend.records import (
@@ -103,6 +103,7 @@ class DecodingOps(FusingBackend):
     """The ops of the contract for new tokens that are decoded."""
 
     fused_tokens = 8
+    prompt_multiple = PROMPT_BOX
     device: Device
     sources: KernelSources
     scratch: Scratch
@@ -138,20 +139,13 @@ class DecodingOps(FusingBackend):
         layer.x_BD, layer.lengths, layer.query = step.last_BD, step.ends_B, query_BHE
         self.step_of(layer.sizes, layer.rows)(layer)
 
-    def fuses_prompts(self, forms: Sequence[BlockForm], dim: int, rows: int, tokens: int) -> bool:
-        if not (self.has_clusters and tokens > self.fused_tokens):
-            return False
+    def longest_prompts(self, forms: Sequence[BlockForm], dim: int, rows: int) -> int:
+        if not (self.has_clusters and self.repeats((AttentionForm, SwigluForm), forms)):
+            return 0
         attention, mlp = forms[:2]
-        return (
-            self.repeats((AttentionForm, SwigluForm), forms)
-            and isinstance(attention, AttentionForm)
-            and isinstance(mlp, SwigluForm)
-            and self.prompts.fits(sizes_of(attention, mlp, dim), rows * tokens)
-        )
-
-    def prompt_tokens(self, forms: Sequence[BlockForm], dim: int, rows: int, tokens: int) -> int:
-        whole = blocks(tokens, PROMPT_BOX) * PROMPT_BOX
-        return whole if self.fuses_prompts(forms, dim, rows, whole) else tokens
+        assert isinstance(attention, AttentionForm)
+        assert isinstance(mlp, SwigluForm)
+        return MOST_TOKENS // rows if fits(sizes_of(attention, mlp, dim)) else 0
 
     def step_of(self, sizes: DecodingSizes, rows: int) -> Callable[[LayerStep], None]:
         """The kernels for a layer of these sizes and so many rows."""

@@ -228,6 +228,7 @@ class KernelSources:
     def preference(self) -> Source:
         return self.source("preference", THREADS=PAIR_THREADS)
 
+    @functools.cache  # noqa: B019 (an engine's own, and few)
     def decode_layer(self, sizes: DecodingSizes, rows: int, tokens: int = 1) -> Source:
         """`rows`: the most that there may be, a power of two; `tokens` of them are a sequence's."""
         s = sizes
@@ -292,6 +293,7 @@ class KernelSources:
         every = (*self.common, *sizes.items())
         return Source(name, every, exact=False, sm_90a=True, carveout=carveout)
 
+    @functools.cache  # noqa: B019 (an engine's own, and few)
     def decode_attention(
         self, sizes: DecodingSizes, tokens: int = 1, carveout: int | None = None
     ) -> Source:

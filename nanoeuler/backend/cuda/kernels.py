@@ -150,11 +150,17 @@ class PreparedLaunch:
         changing: slice,
     ):
         self.memory, self.pointers = argument_slots(len(arguments))
+        self.configuration = configuration
         pack(self.memory, arguments)
         self.structures = arguments[0] if isinstance(arguments[0], ByValue) else None
         self.changing = slot_layout(tuple(map(type, arguments[changing])))[0]
         self.offset = SLOT_BYTES * (changing.start or 0)
         self.given = ctypes.byref(configuration), ctypes.c_void_p(handle), self.pointers, None
+
+    def refill(self, grid: tuple[int, ...], *arguments: Argument) -> None:
+        """Another grid, and other arguments of the same types behind the structure."""
+        self.configuration.grid = (*grid, 1, 1)[:3]
+        pack(self.memory, (self.structures, *arguments) if self.structures else arguments)
 
     def launch(self, *changed: float | np.integer, structure: int = 0) -> None:
         """`changed`: those arguments, an array as its address. `structure` says which one of the

@@ -56,14 +56,19 @@ class DeviceFeed(Feed):
         self.stream, self.flat, host = stream, device_bytes(size, stream), memory(size, np.uint8)
         self.arrays: list[Array] = views(self.flat, parts, arrays)
         self.parts, self.address = views(host, parts, arrays), host.ctypes.data
+        self.begin_of_last, self.bytes_of_last = parts[-1].start, self.parts[-1].strides[0]
 
     def load(self, *arrays: np.ndarray) -> None:
-        self.write(arrays)
-        self.flat.data.copy_from_host_async(self.address, self.flat.nbytes, self.stream)
+        used = self.write(arrays)
+        self.flat.data.copy_from_host_async(self.address, used, self.stream)
 
-    def write(self, arrays: tuple[np.ndarray, ...]) -> None:
-        for part, array in zip(self.parts, arrays, strict=True):
+    def write(self, arrays: tuple[np.ndarray, ...]) -> int:
+        """Lay arrays out on the host. Returns the number of bytes up to their end."""
+        *others, last = arrays
+        for part, array in zip(self.parts, others, strict=False):
             part[...] = array
+        self.parts[-1][: len(last)] = last
+        return self.begin_of_last + len(last) * self.bytes_of_last
 
 
 class WaitingFeed(DeviceFeed):
@@ -88,12 +93,12 @@ class WaitingFeed(DeviceFeed):
 
     def load(self, *arrays: np.ndarray) -> None:
         self.arrived.synchronize()  # the pinned memory is free again
-        self.write(arrays)
+        used = self.write(arrays)
         self.copying.wait_event(self.taken)
-        self.waiting.data.copy_from_host_async(self.address, self.flat.nbytes, self.copying)
+        self.waiting.data.copy_from_host_async(self.address, used, self.copying)
         self.arrived.record(self.copying)
         self.stream.wait_event(self.arrived)
-        self.flat.data.copy_from_device_async(self.waiting.data, self.flat.nbytes, self.stream)
+        self.flat.data.copy_from_device_async(self.waiting.data, used, self.stream)
         self.taken.record(self.stream)
 
 

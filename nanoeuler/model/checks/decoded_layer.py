@@ -165,7 +165,7 @@ def check_decode(
         for point in (0, 2):  # the residual stream in front of the layer and behind it
             buffers.norms[point] = buffers.norms[point]._replace(x_ND=a.x)
         slots = [CacheSlots(a.keys, a.values), None]
-        decode = decode_step(model, buffers, slots) if fused else None
+        decode = decode_step(model, slots) if fused else None
         if decode and last:
             decode.last_BD, decode.ends_B = a.last, a.ends
         starts = ops.zeros((B, T), np.int32)

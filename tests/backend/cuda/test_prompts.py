@@ -18,12 +18,11 @@ def test_prompts_have_kernels_of_their_own():
     model = Transformer(PROMPTED, backend.from_host(initial_parameters(PROMPTED, 1)), backend)
     forms = [block.form for block in model.blocks]
     hopper = backend.has_clusters
-    assert backend.fuses_prompts(forms, 128, 2, 300) == hopper
-    assert not backend.fuses_prompts(forms, 128, 1, 8)  # new tokens are decoded
-    assert not backend.fuses_prompts(forms, 128, 7, 300)
-    assert not backend.fuses_prompts(forms, 96, 1, 300)
-    assert not engine("bf16", portable=True).fuses_prompts(forms, 128, 1, 300)
-    assert not engine("fp32").fuses_prompts(forms, 128, 1, 300)
+    longest = [backend.longest_prompts(forms, 128, rows) for rows in (1, 2, 7)]
+    assert longest == ([2048, 1024, 292] if hopper else [0, 0, 0])
+    assert backend.longest_prompts(forms, 96, 1) == 0
+    assert engine("bf16", portable=True).longest_prompts(forms, 128, 1) == 0
+    assert engine("fp32").longest_prompts(forms, 128, 1) == 0
 
 
 @pytest.mark.parametrize("config", [PROMPTED, dataclasses.replace(PROMPTED, qk_norm="weighted")])

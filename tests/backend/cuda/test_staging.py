@@ -72,6 +72,17 @@ def test_what_is_loaded_next_does_not_reach_work_that_was_asked_for_before(
         np.testing.assert_array_equal(backend.to_host(array), number)
 
 
+@pytest.mark.parametrize("size", [64, LARGE])
+def test_the_last_array_that_is_loaded_may_be_shorter(backend, size):
+    first, last = np.arange(3.0), np.arange(size, dtype=np.int32)
+    feed = backend.feed([first, last])
+    feed.load(first, last)
+    feed.load(-first, -last[:10])
+    np.testing.assert_array_equal(backend.to_host(feed.arrays[0]), -first)
+    expected = np.concatenate([-last[:10], last[10:]])
+    np.testing.assert_array_equal(backend.to_host(feed.arrays[1]), expected)
+
+
 def test_each_of_several_runs_under_way_brings_its_own_result(backend):
     array = backend.zeros((300,), np.int32)  # more than a block has threads
     ring = backend.host_ring(array, 3)
