@@ -56,23 +56,29 @@ class CacheMemory:
         is needed, and who chooses behind the last ones."""
         self.choices: dict[tuple[int, int], Any] = {}
         """By the number of rows and of tokens: see `choosing.py`."""
-        self.longest: dict[int, int] = {}
-        """By the number of rows: see `longest_prompt`."""
+        self.shapes: dict[tuple[int, int, bool], tuple[int, int]] = {}
+        """What `shape_of` found."""
         self.step_tokens = STEP_TOKENS
         """Of the steps that `Cache.step` keeps."""
 
-    def longest_prompt(self, model: "Transformer", rows: int) -> int:
-        """Tokens of each row for which one step serves prompts of all lengths that are a multiple
-        of the engine's; 0: none does."""
-        engine = model.backend
-        if rows not in self.longest:
-            longest = 0
+    def shape_of(
+        self, model: "Transformer", rows: int, tokens: int, every: bool
+    ) -> tuple[int, int]:
+        """Tokens of each row that a pass takes for so many, and for which its step has room.
+
+        An engine may take a few more at no cost, and one step serves prompts of all such lengths.
+        """
+        key, engine = (rows, tokens, every), model.backend
+        if key not in self.shapes:
+            self.shapes[key] = tokens, tokens
             if isinstance(engine, FusingBackend):
-                whole = round_up(self.capacity, engine.prompt_multiple)
-                longest = min(whole, engine.longest_prompts(model.forms, model.config.dim, rows))
-                longest -= longest % engine.prompt_multiple
-            self.longest[rows] = longest
-        return self.longest[rows]
+                multiple = engine.prompt_multiple
+                longest = engine.longest_prompts(model.forms, model.config.dim, rows)
+                room = min(round_up(self.capacity, multiple), longest // multiple * multiple)
+                width = tokens if every else round_up(tokens, multiple)
+                if tokens > 1 and engine.fused_tokens < width <= room and width % multiple == 0:
+                    self.shapes[key] = width, room
+        return self.shapes[key]
 
     def part(self, rows: slice) -> list[CacheSlots | None]:
         """The slots of some rows, by block."""
@@ -123,29 +129,25 @@ class Cache:
                 f"the cache holds {self.capacity} tokens a row; it has {held} "
                 f"and {new} more do not fit"
             )
-        if n > 1 and not every:
-            tokens = padded(model, self.memory, tokens)
-            n = tokens.shape[1]
-        step = self.step(model, n, every, choosing.choices if choosing else None)
+        width, room = self.memory.shape_of(model, B, n, every)
+        if width > n:
+            tokens = np.pad(tokens, ((0, 0), (0, width - n)))
+        step = self.step(model, room, every, choosing.choices if choosing else None)
         added = np.array(new, np.int32)
         norm = step.run(tokens, self.lengths, added, choosing.inputs if choosing else ())
         self.lengths += added
         return norm
 
     def step(
-        self, model: "Transformer", tokens: int, every: bool, choices: "Choices | None"
+        self, model: "Transformer", room: int, every: bool, choices: "Choices | None"
     ) -> "CacheStep":
-        """A step that appends `tokens` to every row; the ones used last are kept."""
-        rows, engine, room = len(self.lengths), model.backend, tokens
-        if isinstance(engine, FusingBackend) and tokens > engine.fused_tokens:
-            is_whole = tokens % engine.prompt_multiple == 0
-            room = max(tokens, self.memory.longest_prompt(model, rows)) if is_whole else tokens
-        key, steps = (rows, room, every, choices), self.memory.steps
+        """The step that appends up to `room` tokens to every row; the ones used last are kept."""
+        key, steps = (len(self.lengths), room, every, choices), self.memory.steps
         if key == next(reversed(steps), None):  # the one used last
             return steps[key]
         steps[key] = steps.pop(key) if key in steps else CacheStep(model, self.memory, *key)
-        if tokens > 1:
-            self.memory.trim(max(self.memory.step_tokens, rows * room))
+        if room > 1:
+            self.memory.trim(max(self.memory.step_tokens, key[0] * room))
         return steps[key]
 
     def truncate(self, row: int, length: int) -> None:
@@ -184,19 +186,6 @@ class Cache:
             every[:, row, :length] = every[:, last, :length]
         self.lengths[row] = length
         self.lengths = self.lengths[:last]
-
-
-def padded(model: "Transformer", memory: CacheMemory, tokens: np.ndarray) -> np.ndarray:
-    """The tokens, with zeros behind where an engine takes a few more at no cost."""
-    engine, (B, n) = model.backend, tokens.shape
-    if not isinstance(engine, FusingBackend):
-        return tokens
-    width = round_up(n, engine.prompt_multiple)
-    if width == n or width > memory.longest_prompt(model, B):
-        return tokens
-    wide = np.zeros((B, width), np.int32)
-    wide[:, :n] = tokens
-    return wide
 
 
 class CacheStep:
