@@ -250,18 +250,12 @@ class CacheStep:
 
     def new_pass(self, tokens: int) -> tuple[Program, Norm]:
         # by names of its own: what names the step itself would keep its memory until a collection
-        model, feed, table, slots, decode = (
-            self.model,
-            self.feed,
-            self.table,
-            self.slots,
-            self.decode,
-        )
-        N, choices, reads_positions = self.rows * tokens, self.choices, self.reads_positions
+        model, feed, choices, decode = self.model, self.feed, self.choices, self.decode
+        N, slots, table = self.rows * tokens, self.slots, self.table
+        reads_positions, gathers = self.reads_positions, self.begins is not None
         buffers = model.buffers(self.rows, tokens, stream_only=self.fused)
         starts, final = self.starts[:N].reshape(self.rows, tokens), buffers.norms[-1]
         norm = final if self.last_BD is None else norm_of(final, self.last_BD)
-        gathers = self.begins is not None
 
         def work() -> None:
             offset, ends, *rest, ids = feed.arrays
