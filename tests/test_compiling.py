@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from numba.core.dispatcher import Dispatcher
 
+from tests import forked_programs
 from tests.machine_code import copy_machine_code
 
 CHECKOUT = Path(__file__).parents[1]
@@ -33,25 +34,18 @@ def double(x):
 MAIN = "from nanoeuler import log\nlog.start()\nfrom caller import twice\nprint(twice(5))\n"
 
 
-def run(
-    folder: Path,
-    program: str = MAIN,
-    largest_file: int = resource.RLIM_INFINITY,
-    **environment: str,
-) -> tuple[str, str]:
-    search = {"PYTHONPATH": f"{folder}:{CHECKOUT}", "PATH": "/usr/bin:/bin"}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=folder,
-        env=search | {"XDG_CACHE_HOME": f"{folder}/cache"} | environment,
-        preexec_fn=lambda: resource.setrlimit(
-            resource.RLIMIT_FSIZE, (largest_file, resource.RLIM_INFINITY)
-        ),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+def run(folder: Path, program: str = MAIN, **environment: str) -> tuple[str, str]:
+    done = forked_programs.run(program, folder, given(folder) | environment)
     return done.stdout.strip(), done.stderr
+
+
+def given(folder: Path) -> dict[str, str]:
+    """The environment of a program in `folder`, beside this checkout's package."""
+    return {
+        "PATH": "/usr/bin:/bin",
+        "PYTHONPATH": f"{folder}:{CHECKOUT}",
+        "XDG_CACHE_HOME": f"{folder}/cache",
+    }
 
 
 def write_program(folder: Path) -> Path:
@@ -139,12 +133,8 @@ def test_an_edit_of_what_goes_into_a_kernel_makes_it_new(tmp_path, path, old, ne
     )
 
     def computed() -> list[str]:
-        environment = {"PYTHONPATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
-        command = [sys.executable, "program.py"]
-        done = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
-        )
-        return done.stdout.split()
+        environment = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+        return forked_programs.run("import program", tmp_path, environment).stdout.split()
 
     computed()  # this checkout may have compiled none
     assert computed() == ["3.523", "0"]
@@ -208,9 +198,18 @@ def test_a_kill_between_index_and_code_leaves_no_old_code_in_use(kept):
 
 
 def test_a_disk_that_is_full_costs_the_machine_code_and_not_the_run(folder):
-    result, said = run(folder, largest_file=100)
-    assert result == "11"
-    assert said.count("cannot be kept") == 1
+    """The limit would count what a fork says, too, whose output goes to files."""
+    done = subprocess.run(
+        [sys.executable, "-c", MAIN],
+        cwd=folder,
+        env=given(folder),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY)),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "11"
+    assert done.stderr.count("cannot be kept") == 1
     assert not [*folder.rglob("*.nb?")]
 
 
