@@ -70,11 +70,15 @@ class Checkout:
     path: Path
 
     def snakemake(
-        self, *arguments: str, environment: dict[str, str] | None = None
+        self, *arguments: str, failing: str = "", environment: dict[str, str] | None = None
     ) -> subprocess.CompletedProcess:
-        """Run Snakemake in the folder as a person would, by default with config/config.yaml."""
+        """Run Snakemake in the folder as a person would, by default with config/config.yaml.
+
+        The stub of the stage `failing` fails.
+        """
         calls = {
             "NANOEULER_STUB_CALLS": str(self.path / "calls.txt"),
+            "NANOEULER_STUB_FAIL": failing,
             "XDG_CACHE_HOME": str(self.path / "cache"),
         }
         inherited = {

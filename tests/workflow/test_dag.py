@@ -389,13 +389,13 @@ def test_the_command_line_overrides_a_file(checkout):
 
 
 def test_a_stage_that_fails_is_told_and_what_was_done_is_kept(checkout):
-    failed = checkout.snakemake("pretrain", environment={"NANOEULER_STUB_FAIL": "tokenize"})
+    failed = checkout.snakemake("pretrain", failing="tokenize")
     assert failed.returncode != 0
     assert set(checkout.planned("pretrain")) == {"tokenize", "pretrain"}
 
 
 def test_records_that_do_not_fit_are_told_before_anything_is_trained(checkout):
-    failed = checkout.snakemake(environment={"NANOEULER_STUB_FAIL": "fit"})
+    failed = checkout.snakemake(failing="fit")
     assert failed.returncode != 0
     stages = {call.split()[0] for call in checkout.calls}
     assert "fit" in stages

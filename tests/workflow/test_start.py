@@ -68,7 +68,7 @@ def test_small_work_and_work_for_other_machines_is_not_planned(config):
 
 
 def test_a_plan_that_says_no_stops_the_run_before_its_first_job(checkout):
-    stopped = checkout.snakemake(environment={"NANOEULER_STUB_FAIL": "plan"})
+    stopped = checkout.snakemake(failing="plan")
     assert stopped.returncode != 0
     assert (
         "this machine won't do for this run, see above; nothing was downloaded or started"
