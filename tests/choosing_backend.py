@@ -16,7 +16,9 @@ class ChoosingReference(ReferenceBackend, ChoosingBackend):
     def to_host(self, array):
         return np.array(array)
 
-    def choose(self, logits_BV, allowed_V, settings, draws_B, chosen_B, tokens_B, lengths_B):
+    def choose(
+        self, logits_BV, allowed_V, settings, draws_B, chosen_B, tokens_B, lengths_B, ring=None
+    ):
         settings_B4 = np.broadcast_to(settings, (len(draws_B), 4))
         shares = settings_B4[:, :2].copy().view(np.float64)
         seeds = settings_B4[:, 2].copy().view(np.uint64)
@@ -32,3 +34,5 @@ class ChoosingReference(ReferenceBackend, ChoosingBackend):
         draws_B += 1
         if lengths_B is not None:
             lengths_B += 1
+        if ring:
+            ring.write()

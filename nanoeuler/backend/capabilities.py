@@ -9,6 +9,7 @@ from itertools import cycle
 from types import MappingProxyType
 
 from nanoeuler.backend.ops import Backend
+from nanoeuler.backend.programs import HostRing
 from nanoeuler.backend.records import Array, BlockForm, DecodeStep
 
 NOT_KEPT = -2
@@ -84,8 +85,10 @@ class ChoosingBackend(Backend):
         chosen_B: Array,
         tokens_B: Array,
         lengths_B: Array | None,
+        ring: HostRing | None = None,
     ) -> None:
-        """Choose each row's next token (−1: its logits are not finite) into `chosen`.
+        """Choose each row's next token (−1: its logits are not finite) into `chosen`, and write
+        that to its ring, if there is one.
 
         `tokens` and `lengths` are made ready for the next step, and `draws` counts up.
         `settings`: temperature, top-p, seed and top-k in 8 bytes each, (4) for all rows or (B, 4).

@@ -165,8 +165,7 @@ class Choices:
     def choose(self, draws_B: Array, settings_B4: Array, lengths_B: Array | None = None) -> None:
         chosen = self.chosen, *self.tokens.arrays
         inputs = self.logits, self.allowed, settings_B4, draws_B
-        self.model.backend.choose(*inputs, *chosen, lengths_B)
-        self.ring.write()
+        self.model.backend.choose(*inputs, *chosen, lengths_B, self.ring)
 
     @property
     def waiting(self) -> int:

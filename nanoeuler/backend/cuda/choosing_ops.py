@@ -12,6 +12,8 @@ from nanoeuler.backend.cuda.decoding_sizes import (
     choosing_threads,
 )
 from nanoeuler.backend.cuda.kernel_sources import ELEMENTWISE_THREADS, KernelSources
+from nanoeuler.backend.cuda.staging import DeviceHostRing
+from nanoeuler.backend.programs import HostRing
 from nanoeuler.backend.records import Array
 
 
@@ -32,6 +34,7 @@ class ChoosingOps(ChoosingBackend):
         chosen_B: Array,
         tokens_B: Array,
         lengths_B: Array | None,
+        ring: HostRing | None = None,
     ) -> None:
         """Choose the next token of each row, see sampling.cu."""
         V, stride = len(allowed_V), np.int64(logits_BV.shape[1])
@@ -39,7 +42,9 @@ class ChoosingOps(ChoosingBackend):
         threads, shared = choosing_threads(V), choosing_bytes(V, clusters=self.has_clusters)
         own = int(settings.ndim == 2)  # each row's
         inputs = logits_BV, stride, allowed_V, settings, own, draws_B
-        arguments = *inputs, chosen_B, tokens_B, lengths_B
+        assert ring is None or isinstance(ring, DeviceHostRing)
+        slots = ring.target if ring else (None, None, 0)
+        arguments = *inputs, chosen_B, tokens_B, lengths_B, *slots
         grid = len(logits_BV) * choosing_blocks(V, clusters=self.has_clusters)
         self.launch(source, "choose", grid, threads, *arguments, shared=shared, early=True)
 

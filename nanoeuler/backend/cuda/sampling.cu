@@ -15,7 +15,8 @@
 //      whose key holds the seed
 // out: chosen (B) int, −1 where a logit is not finite or nothing is allowed; tokens (B) int: the
 //      same for the next step, with 0 instead of −1; draws advance by 1, and so do lengths (B) int,
-//      the tokens in the cache, where given
+//      the tokens in the cache, where given; ring (slots, B) int in pinned memory of the host, if
+//      given: chosen once more, row b in slot slot[b], which goes on to the next
 // bytes: B · V · 4, of a large vocabulary that is not HELD up to five times from the L2, and twice
 //        more each time that a bin has too many tokens to be sorted; the rest stays on the chip
 //
@@ -90,7 +91,7 @@ read_logit(const float* logits, const unsigned char* allowed, int id) {
 extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS)
     choose(const float* logits, long long stride, const unsigned char* allowed,
         const Settings* settings, int settings_stride, long long* draws, int* chosen, int* tokens,
-        int* lengths) {
+        int* lengths, int* ring, int* slot, int slots) {
     extern __shared__ __align__(16) unsigned char memory[];
     __shared__ double draw;
     __shared__ int likeliest;
@@ -106,6 +107,11 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS)
     wait_for_previous();
     // another choice of this row may have been on its way
     if (threadIdx.x == 0 && draws[b] != early) draw = uniform(s.seed, draws[b]);
+    const int at = ring ? slot[b] : 0;
+    auto take = [=](int id) {
+        chosen[b] = id, tokens[b] = max(id, 0);
+        if (ring) ring[at * (gridDim.x / CLUSTER) + b] = id;
+    };
     bool broken = false;
     if (SORTED) {
         float logit[EACH], highest = -INFINITE;
@@ -124,7 +130,7 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS)
             for (int i = 0; i < EACH; ++i)
                 if (logit[i] == highest) atomicMin(&likeliest, i * THREADS + threadIdx.x);
             __syncthreads();
-            if (threadIdx.x == 0) chosen[b] = tokens[b] = likeliest;
+            if (threadIdx.x == 0) take(likeliest);
         } else if (!broken) {
             const double sharpness = 1 / s.temperature;
             u64 rank[EACH], weight[EACH];
@@ -141,17 +147,18 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS)
             sort(logit, rank, weight, highest, reinterpret_cast<u64*>(memory), position);
             const int found =
                 find_sorted(weight, position, reinterpret_cast<u64*>(memory), s, draw);
-            if (found >= 0) chosen[b] = tokens[b] = found * THREADS + threadIdx.x;
+            if (found >= 0) take(found * THREADS + threadIdx.x);
         }
     } else {
         const int id = choose_searched(
             logits + b * stride, allowed, s, draw, reinterpret_cast<u64*>(memory), rank);
         if (rank > 0) return;
         broken = id < 0;
-        if (threadIdx.x == 0) chosen[b] = tokens[b] = id;
+        if (threadIdx.x == 0 && !broken) take(id);
     }
     if (threadIdx.x == 0) {
-        if (broken) chosen[b] = -1, tokens[b] = 0;
+        if (broken) take(-1);
+        if (ring) slot[b] = at + 1 < slots ? at + 1 : 0;
         ++draws[b];
         if (lengths) ++lengths[b];
     }

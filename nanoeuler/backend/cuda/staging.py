@@ -108,22 +108,24 @@ class DeviceHostRing(HostRing):
     def __init__(self, array: Array, slots: int, kernels: Kernels, source: Source):
         """`array` has a multiple of 4 bytes; `source` is that of to_host.cu."""
         super().__init__(array, slots)
-        self.stream = kernels.stream
+        self.kernels, self.source = kernels, source
         self.pinned = cupyx.empty_pinned((slots, *array.shape), array.dtype)
-        self.slot = device_bytes(4, self.stream).view(np.int32)
         pinned, words = np.int64(self.pinned.ctypes.data), array.nbytes // 4
-        arguments = array, pinned, words, self.slot, slots
-        threads = ELEMENTWISE_THREADS
-        self.writing = kernels.prepare(source, "to_host", 1, threads, *arguments)
+        slot = device_bytes(4 * words, kernels.stream).view(np.int32)
+        self.target = pinned, slot, slots
+        """For a kernel that writes what it computes itself: pinned memory, the slot that each row
+        goes to next, and how many there are."""
+        self.given = array, pinned, words, slot, slots
         self.arrived = [cupy.cuda.Event(disable_timing=True) for _ in range(slots)]
         for event in self.arrived:
             hold_pinned(self, event)
 
     def write(self) -> None:
-        self.writing.launch()
+        threads = ELEMENTWISE_THREADS
+        self.kernels.launch(self.source, "to_host", 1, threads, *self.given, early=True)
 
     def expect(self) -> None:
-        self.arrived[self.runs % self.slots].record(self.stream)
+        self.arrived[self.runs % self.slots].record(self.kernels.stream)
         super().expect()
 
     def content(self, slot: int) -> np.ndarray:

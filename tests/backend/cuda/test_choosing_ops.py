@@ -35,6 +35,7 @@ def chosen_by_device(backend, logits, samplings, positions, allowed):
     settings = backend.from_host(settings if len(samplings) > 1 else settings[0])
     draws = backend.from_host(np.asarray(positions, np.int64))
     chosen, tokens, lengths = (backend.from_host(np.full(rows, -7, np.int32)) for _ in range(3))
+    ring = backend.host_ring(chosen, 1)
     backend.choose(
         backend.from_host(logits),
         backend.from_host(allowed.astype(np.uint8)),
@@ -43,7 +44,11 @@ def chosen_by_device(backend, logits, samplings, positions, allowed):
         chosen,
         tokens,
         lengths,
+        ring,
     )
+    ring.expect()
+    np.testing.assert_array_equal(ring.take(), backend.to_host(chosen))
+    np.testing.assert_array_equal(backend.to_host(tokens), np.maximum(backend.to_host(chosen), 0))
     assert (backend.to_host(draws) == np.asarray(positions) + 1).all()
     assert (backend.to_host(lengths) == -6).all()
     return backend.to_host(chosen)
@@ -91,10 +96,11 @@ def test_choices_one_behind_another_draw_one_number_each(vocabulary):
     )
     draws = backend.from_host(np.array([0, 7, 99]))
     chosen = [backend.from_host(np.zeros(3, np.int32)) for _ in range(steps + 1)]
+    ring = backend.host_ring(chosen[0], steps + 3)
 
     def choose_all():
         for each in chosen[1:]:
-            backend.choose(on_device, allowed, settings, draws, each, chosen[0], None)
+            backend.choose(on_device, allowed, settings, draws, each, chosen[0], None, ring)
 
     program = backend.program(choose_all)
     for run in range(3):
@@ -104,6 +110,8 @@ def test_choices_one_behind_another_draw_one_number_each(vocabulary):
             sampling = dataclasses.replace(WARM, temperature=1.0, top_k=0, top_p=1.0)
             expected = choose(logits, sampling, positions)
             np.testing.assert_array_equal(backend.to_host(each), expected)
+            ring.expect()
+            np.testing.assert_array_equal(ring.take(), expected)
 
 
 @pytest.mark.parametrize("vocabulary", [70, 50_257])
