@@ -33,29 +33,29 @@ def describe(config: Config, plan: Plan) -> str:
         f"{size(plan.text_bytes)}, about {token_count(plan.text_tokens)}; "
         f"{size(plan.held_out_bytes)} held out"
     )
-    return "\n".join(
-        [
-            f"run {config['run']}: {plan.parameters:,} parameters on {plan.engine}{speed}",
-            f"  download   {', '.join(wanted) or 'nothing'}",
-            f"  disk       {data}, {results}, {checkpoints}",
-            *([f"  memory     {size(plan.memory)} at least"] if plan.memory else []),
-            *([f"  each GPU   {each}"] if plan.gpu_memory else []),
-            f"  text       {text}",
-            *(describe_stage(config, plan, name) for name in plan.stages),
-            *describe_score(plan),
-            *(f"  assumed    {assumption}" for assumption in plan.assumptions),
-        ]
-    )
+    facts = [
+        ("download", ", ".join(wanted) or "nothing"),
+        ("disk", f"{data}, {results}, {checkpoints}"),
+        *([("memory", f"{size(plan.memory)} at least")] if plan.memory else []),
+        *([("each GPU", each)] if plan.gpu_memory else []),
+        ("text", text),
+        *((name, describe_stage(config, plan, name)) for name in plan.stages),
+        *(("bits/byte", score) for score in describe_score(plan)),
+        *(("assumed", assumption) for assumption in plan.assumptions),
+    ]
+    width = max(10, *(len(name) for name, _ in facts))
+    first = f"run {config['run']}: {plan.parameters:,} parameters on {plan.engine}{speed}"
+    return "\n".join([first, *(f"  {name:{width}} {fact}" for name, fact in facts)])
 
 
 def describe_score(plan: Plan) -> list[str]:
     if plan.no_bits_per_byte:
-        return [f"  bits/byte  no estimate: {plan.no_bits_per_byte}"]
+        return [f"no estimate: {plan.no_bits_per_byte}"]
     found = ", ".join(
         f"{SOURCE_NAMES[source]} {bits.middle:.2f} ({bits.low:.2f} to {bits.high:.2f})"
         for source, bits in plan.bits_per_byte.items()
     )
-    return [f"  bits/byte  {found}, held out, after pretraining"] if found else []
+    return [f"{found}, held out, after pretraining"] if found else []
 
 
 def describe_stage(config: Config, plan: Plan, name: str) -> str:
@@ -65,7 +65,7 @@ def describe_stage(config: Config, plan: Plan, name: str) -> str:
         duration = f"about {format_seconds(stage.seconds)}"
     else:
         duration = "minutes at most" if is_short(config, plan) else "not probed"
-    return f"  {name:10} {token_count(stage.tokens)}, {epochs}, {duration}"
+    return f"{token_count(stage.tokens)}, {epochs}, {duration}"
 
 
 def token_count(amount: float) -> str:

@@ -134,6 +134,13 @@ def test_the_held_out_part_of_own_text_is_not_counted_as_training_text(sizes, he
     assert f"; {log.size(held_out)} held out\n" in plan_text.describe(config, plan)
 
 
+def test_all_that_is_told_begins_in_one_column():
+    config, plan = plan_of("small", "sft.baseline_from_scratch=true")
+    lines = plan_text.describe(config, plan).splitlines()[1:]
+    assert "  sft_scratch " in [line[:14] for line in lines]
+    assert {line[12:15].rfind(" ") for line in lines} == {1}
+
+
 def test_what_is_there_already_is_not_downloaded_again():
     config, before = plan_of("small")
     book = Path(planning.Paths(config).raw_book(1342))
@@ -202,7 +209,7 @@ def test_the_command_prints_the_plan_of_the_demo(capsys, monkeypatch):
     assert main(["plan", "--config", "config/config.yaml", "--device", "reference"]) == 0
     said = capsys.readouterr().out
     assert said.startswith("run demo: 1,049,216 parameters on reference, about ")
-    assert "pretrain   2.2 M tokens" in said
+    assert "pretrain    2.2 M tokens" in said
 
 
 def test_a_workflow_does_not_time_a_run_of_minutes(capsys):
@@ -211,7 +218,7 @@ def test_a_workflow_does_not_time_a_run_of_minutes(capsys):
     said = capsys.readouterr().out
     assert said.startswith("run demo: 1,049,216 parameters on reference\n")
     assert "3.4 epochs, minutes" in said
-    assert "dpo        95,000 tokens, 1 epoch, minutes" in said
+    assert "dpo         95,000 tokens, 1 epoch, minutes" in said
     config, plan = plan_of("config", "max_hours=0.5")
     assert not planning.is_short(config, plan)
     assert not planning.is_short(*plan_of("small"))
