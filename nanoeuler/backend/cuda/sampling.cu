@@ -107,10 +107,12 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS)
     wait_for_previous();
     // another choice of this row may have been on its way
     if (threadIdx.x == 0 && draws[b] != early) draw = uniform(s.seed, draws[b]);
-    const int at = ring ? slot[b] : 0;
-    auto take = [=](int id) {
+    auto take = [=](int id) {  // for one thread
         chosen[b] = id, tokens[b] = max(id, 0);
-        if (ring) ring[at * (gridDim.x / CLUSTER) + b] = id;
+        if (!ring) return;
+        const int at = slot[b];
+        ring[at * (gridDim.x / CLUSTER) + b] = id;
+        slot[b] = at + 1 < slots ? at + 1 : 0;
     };
     bool broken = false;
     if (SORTED) {
@@ -158,7 +160,6 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS)
     }
     if (threadIdx.x == 0) {
         if (broken) take(-1);
-        if (ring) slot[b] = at + 1 < slots ? at + 1 : 0;
         ++draws[b];
         if (lengths) ++lengths[b];
     }
