@@ -107,10 +107,12 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS)
     wait_for_previous();
     // another choice of this row may have been on its way
     if (threadIdx.x == 0 && draws[b] != early) draw = uniform(s.seed, draws[b]);
+    // ahead, where there are registers to keep it
+    const int next_slot = SORTED && ring ? slot[b] : 0;
     auto take = [=](int id) {  // for one thread
         chosen[b] = id, tokens[b] = max(id, 0);
         if (!ring) return;
-        const int at = slot[b];
+        const int at = SORTED ? next_slot : slot[b];
         ring[at * (gridDim.x / CLUSTER) + b] = id;
         slot[b] = at + 1 < slots ? at + 1 : 0;
     };
