@@ -46,7 +46,8 @@ class FusingBackend(Backend):
         )
 
     def longest_prompts(self, forms: Sequence[BlockForm], dim: int, rows: int) -> int:
-        """The most tokens of each row that it computes where they are more than `fused_tokens`.
+        """The most tokens of each row that `decode_fused` computes where they are more than
+        `fused_tokens`; 0: none.
 
         There it knows `last_BD`.
         """
@@ -63,8 +64,9 @@ class FusingBackend(Backend):
     def decode_fused(self, step: DecodeStep) -> None:
         """step.x ← the output of all blocks for the new tokens of each sequence.
 
-        Keys and values go to the cache from slot lengths[b] on. Called where `fuses` says so. With
-        `last_BD` the last block need not compute more than goes there.
+        Keys and values go to the cache from slot lengths[b] on. Called where `fuses` or
+        `longest_prompts` says so, with the same step for any number of tokens. With `last_BD` the
+        last block need not compute more than goes there.
         """
 
 

@@ -245,4 +245,4 @@ class DecodeStep:
     starts_BT: Array = None  # zeros: a new token sees all of the cache
     last_BD: Array = None  # if given, where the output for each sequence's last token goes, alone
     ends_B: Array = None  # the slots of those tokens
-    prepared: Any = None  # what the engine made of all but x and lengths, to be used again
+    prepared: Any = None  # what the engine made of all but the new tokens, to be used again
