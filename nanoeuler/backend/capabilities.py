@@ -90,7 +90,7 @@ class ChoosingBackend(Backend):
         ring: HostRing | None = None,
     ) -> None:
         """Choose each row's next token (−1: its logits are not finite) into `chosen`, and write
-        that to its ring, if there is one.
+        `chosen` to its `ring` where one is given.
 
         `tokens` and `lengths` are made ready for the next step, and `draws` counts up.
         `settings`: temperature, top-p, seed and top-k in 8 bytes each, (4) for all rows or (B, 4).

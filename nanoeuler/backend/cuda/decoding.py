@@ -37,7 +37,7 @@ from nanoeuler.backend.cuda.decoding_sizes import (
 from nanoeuler.backend.cuda.device import Device
 from nanoeuler.backend.cuda.kernel_sources import WIDTH, KernelSources
 from nanoeuler.backend.cuda.kernels import Argument, blocks
-from nanoeuler.backend.cuda.prompts import MOST_TOKENS, Prompts, fits
+from nanoeuler.backend.cuda.prompts import Prompts, most_tokens
 from nanoeuler.backend.cuda.scratch import Scratch
 from nanoeuler.backend.cuda.source import Source
 from nanoeuler.backend.records import (
@@ -145,7 +145,7 @@ class DecodingOps(FusingBackend):
         attention, mlp = forms[:2]
         assert isinstance(attention, AttentionForm)
         assert isinstance(mlp, SwigluForm)
-        return MOST_TOKENS // rows if fits(sizes_of(attention, mlp, dim)) else 0
+        return most_tokens(sizes_of(attention, mlp, dim)) // rows
 
     def step_of(self, sizes: DecodingSizes, rows: int) -> Callable[[LayerStep], None]:
         """The kernels for a layer of these sizes and so many rows."""

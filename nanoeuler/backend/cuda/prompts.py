@@ -170,10 +170,10 @@ class OnDemand(dict[str, PreparedLaunch]):
         return self[kernel]
 
 
-def fits(sizes: DecodingSizes) -> bool:
-    """Are the kernels made for these sizes?"""
+def most_tokens(sizes: DecodingSizes) -> int:
+    """Of all sequences, that the kernels read of a model of these sizes; 0: none."""
     whole = all(size % PROMPT_BOX == 0 for size in (sizes.dim, sizes.ffn, sizes.head_size))
-    return whole and not sizes.gpt2
+    return MOST_TOKENS if whole and not sizes.gpt2 else 0
 
 
 def address(array: Array | None) -> int:

@@ -64,10 +64,10 @@ class DeviceFeed(Feed):
 
     def write(self, arrays: tuple[np.ndarray, ...]) -> int:
         """Lay arrays out on the host. Returns the number of bytes up to their end."""
-        *others, last = arrays
-        for part, array in zip(self.parts, others, strict=False):
+        (*parts, last_part), (*others, last) = self.parts, arrays
+        for part, array in zip(parts, others, strict=True):
             part[...] = array
-        self.parts[-1][: len(last)] = last
+        last_part[: len(last)] = last
         return self.begin_of_last + len(last) * self.bytes_of_last
 
 
