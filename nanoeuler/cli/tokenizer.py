@@ -9,8 +9,10 @@ from nanoeuler.cli.options import add_config, add_path, add_threads, finish
 
 def register(subparsers: argparse._SubParsersAction) -> None:
     """Add these subcommands."""
-    parser = subparsers.add_parser("bpe", help="learn a byte-level BPE tokenizer from a corpus")
-    add_config(parser, "tokenizer.vocab_size and tokenizer.sample_bytes")
+    parser = subparsers.add_parser(
+        "bpe", help="learn a byte-level BPE tokenizer from a corpus, or take a given one"
+    )
+    add_config(parser, "the section tokenizer")
     add_path(parser, "--corpus", "MANIFEST", "manifest.json of a corpus")
     add_path(parser, "--output", "FILE", "the tokenizer.json to write")
     add_threads(parser)
@@ -47,10 +49,13 @@ def register(subparsers: argparse._SubParsersAction) -> None:
 
 
 def run_bpe(options: argparse.Namespace) -> None:
-    from nanoeuler.tokenizer.stages import learn_tokenizer
+    from nanoeuler.tokenizer.stages import learn_tokenizer, take_tokenizer
 
     settings = tokenizer_settings(options.config)
     vocab_size = whole_number(settings, "vocab_size")
+    if given := settings.get("path"):
+        take_tokenizer(Path(given), vocab_size, options.output)
+        return
     sample_bytes = whole_number(settings, "sample_bytes")
     learn_tokenizer(options.corpus, vocab_size, sample_bytes, options.output, options.threads)
 

@@ -127,3 +127,11 @@ class Tokenizer(Section):
     sample_bytes: int = key(
         "bytes of the corpus that the merges are learned from", default=100_000_000, ge=1
     )
+    path: str | None = key(
+        "folder of a model, or a tokenizer.json, whose tokenizer is taken as it is, so that "
+        "pretrain.init_from can go on from a model that was trained with it; null learns one from "
+        "the corpus",
+        default=None,
+        min_length=1,
+        reruns=Reruns.UNLESS_DEFAULT,
+    )

@@ -115,6 +115,7 @@ def find_inputs(config: Config, find: Callable[[str | None], str | None]) -> Non
     for stage, data in (("sft", "instructions"), ("dpo", "preferences")):
         if config[stage][data] not in sources.get(data, {}):
             config[stage][data] = find(config[stage][data])
+    config["tokenizer"]["path"] = find(config["tokenizer"]["path"])
     for stage in ("pretrain", "sft", "dpo"):
         config[stage]["init_from"] = find(config[stage]["init_from"])
 

@@ -70,6 +70,24 @@ def learn_tokenizer(
     return tokenizer
 
 
+def take_tokenizer(given: Path, vocab_size: int, output: Path) -> Tokenizer:
+    """Write the tokenizer of a model's folder, or of a tokenizer.json, as it is.
+
+    Raises `UserError` when it has not `vocab_size` ids.
+    """
+    file = given / "tokenizer.json" if given.is_dir() else given
+    tokenizer = Tokenizer.load(file)
+    if tokenizer.vocab_size != vocab_size:
+        raise UserError(
+            f"{file}: has {tokenizer.vocab_size} ids where tokenizer.vocab_size is {vocab_size}; "
+            f"set it to {tokenizer.vocab_size}"
+        )
+    tokenizer.save(output)
+    write_note(output)  # the format has no room for a hash
+    log.line("bpe", f"{file} is taken as it is", vocab_size=vocab_size, output=output)
+    return tokenizer
+
+
 def tokenize_corpus(
     corpus_path: Path,
     tokenizer_path: Path,

@@ -66,8 +66,8 @@ def dpo(
     settings, model = Dpo.read(section), ModelConfig.from_dict(config["model"])
     model = replace(model, context=settings.context or model.context)
     tokenizer = Tokenizer.load(tokenizer_path)
-    parent = read_parent(parent_folder, model)
-    check_tokenizer(tokenizer, tokenizer_path, model, parent)
+    parent = read_parent(parent_folder, model, tokenizer, tokenizer_path)
+    check_tokenizer(tokenizer, tokenizer_path, model)
     folder = RecordFolder(preferences, "preferences")
     files = [folder.file(part) for part in ("train", "validation")]
     by_length = settings.loss == "simpo"

@@ -382,6 +382,7 @@ class Trainer:
         info = {
             "stage": job.stage,
             "fingerprint": job.fingerprint,
+            "tokenizer": job.inputs.get("tokenizer"),
             "total_steps": schedule.total_steps,
             "decay_start": schedule.decay_start,
             "tokens": self.state.step * job.tokens_per_step,

@@ -10,7 +10,14 @@ import numpy as np
 from nanoeuler.errors import UserError
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.families import family_of
-from nanoeuler.model.files import CONFIG, WEIGHTS, check_hashes, read_description, usable
+from nanoeuler.model.files import (
+    CONFIG,
+    TOKENIZER,
+    WEIGHTS,
+    check_hashes,
+    read_description,
+    usable,
+)
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.training.checkpoint import Checkpoints, read_checkpoint, read_parameters
 
@@ -40,20 +47,33 @@ class Parent:
         return {key: info[key] for key in ("imported", "instructions") if key in info}
 
 
-def read_parent(folder: str | Path, model: ModelConfig) -> Parent:
-    """Read the weights of `folder` for a model with the fields of `model`.
+def read_parent(
+    folder: str | Path, model: ModelConfig, tokenizer: Tokenizer, tokenizer_path: Path
+) -> Parent:
+    """Read the weights of `folder` for a model with the fields of `model`, and a tokenizer that was
+    read from `tokenizer_path`.
 
     Only the context may differ, where positions are not learned: RoPE has no parameters. Raises
-    `UserError` for other fields, and for a file that is not as it was written.
+    `UserError` for another tokenizer than the weights were trained with, for other fields, and for
+    a file that is not as it was written. A checkpoint of earlier code names no tokenizer, and takes
+    any of its size.
     """
     found = find_weights(Path(folder))
     if (found / CONFIG).is_file():
         config, description = read_description(found)
         weights = check_hashes(found, description)
+        known: str | None = Tokenizer.load(found / TOKENIZER).fingerprint
     else:
         state = read_checkpoint(found)
         config, description = ModelConfig.from_dict(state["model"]), {}
-        weights = state["sha256"][WEIGHTS]
+        weights, known = state["sha256"][WEIGHTS], state.get("tokenizer")
+    if known is not None and known != tokenizer.fingerprint:
+        raise UserError(
+            f"{found}: was trained with another tokenizer than {tokenizer_path}, so that each of "
+            "its rows would stand for another piece of text; set tokenizer.path to a folder with "
+            "the model's own (`nanoeuler train TEXT --from MODEL` does), or start from another "
+            "model"
+        )
     learned = family_of(config).POSITIONS is not None
     theirs = asdict(config if learned else replace(config, context=model.context))
     ours = asdict(model)
@@ -98,29 +118,10 @@ def find_weights(folder: Path) -> Path:
     )
 
 
-def check_tokenizer(
-    tokenizer: Tokenizer, path: Path, model: ModelConfig, parent: Parent | None = None
-) -> None:
-    """Refuse a tokenizer (read from `path`) that does not fit the model or the parent.
-
-    Its vocabulary must have the model's size, and it must be the one that the parent was trained
-    with. A checkpoint does not contain a tokenizer, so a parent of that kind takes any.
-    """
+def check_tokenizer(tokenizer: Tokenizer, path: Path, model: ModelConfig) -> None:
+    """Refuse a tokenizer (read from `path`) whose vocabulary has not the model's size."""
     if model.vocab_size != tokenizer.vocab_size:
-        remedy = (
-            "use the tokenizer that the model was trained with"
-            if parent
-            else "make them equal (tokenizer.vocab_size sets both)"
-        )
         raise UserError(
             f"model.vocab_size is {model.vocab_size} but {path} has {tokenizer.vocab_size} "
-            f"entries; {remedy}"
-        )
-    if parent is None:
-        return
-    theirs = parent.folder / "tokenizer.json"
-    if theirs.is_file() and Tokenizer.load(theirs).fingerprint != tokenizer.fingerprint:
-        raise UserError(
-            f"{path} is another tokenizer than {theirs}, which the model was trained with; "
-            "use that one"
+            "entries; make them equal (tokenizer.vocab_size sets both)"
         )

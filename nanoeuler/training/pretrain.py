@@ -72,7 +72,11 @@ def pretrain(
     steps = math.ceil(settings.tokens / tokens_per_step)
     check_growth(model, settings.grow_at, steps)
     first = coarsened(model, len(settings.grow_at))
-    parent = read_parent(settings.init_from, first) if settings.init_from else None
+    parent = (
+        read_parent(settings.init_from, first, tokenizer, tokenizer_path)
+        if settings.init_from
+        else None
+    )
     if not store.sources("validation"):
         raise UserError(
             f"{tokens}: has no held-out text; "

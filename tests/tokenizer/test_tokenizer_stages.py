@@ -201,6 +201,35 @@ def test_a_wrong_config_gets_one_sentence(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("given", ["folder", "file"])
+def test_a_given_tokenizer_is_taken_as_it_is(corpus: Path, learned: Path, tmp_path: Path, given):
+    path = learned.parent if given == "folder" else learned
+    config = json.dumps({"tokenizer": {"vocab_size": 400, "path": str(path)}})
+    output = tmp_path / "tokenizer.json"
+    little = write_corpus(tmp_path / "little", {"web": {"train": [b"text"], "validation": []}})
+    assert run("bpe", "--config", config, "--corpus", little, "--output", output) == 0
+    assert output.read_bytes() == learned.read_bytes()
+    assert Tokenizer.load(output).fingerprint == Tokenizer.load(learned).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("path", "vocab_size", "said"),
+    [
+        ("", 512, "has 400 ids where tokenizer.vocab_size is 512; set it to 400"),
+        ("nowhere", 400, "nowhere"),
+    ],
+)
+def test_a_given_tokenizer_that_does_not_fit_is_refused(
+    corpus: Path, learned: Path, tmp_path: Path, capsys, path, vocab_size, said
+):
+    given = {"vocab_size": vocab_size, "path": str(learned.parent / path)}
+    output = tmp_path / "tokenizer.json"
+    config = json.dumps({"tokenizer": given})
+    assert run("bpe", "--config", config, "--corpus", corpus, "--output", output) == 1
+    assert said in sentence(capsys)
+    assert not output.exists()
+
+
 def test_too_little_text_says_how_many_ids_it_yields(
     corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ):

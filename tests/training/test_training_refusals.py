@@ -1,11 +1,15 @@
 """What a stage refuses in one sentence, before or while it trains."""
 
+import json
 import resource
 import shutil
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from fuzz.material import environment, nanoeuler
 from nanoeuler.errors import UserError
 from nanoeuler.model.files import load_model
 
@@ -45,16 +49,60 @@ def test_a_tokenizer_of_another_run_is_refused(trainer, smaller_tokenizer):
 
 
 @pytest.mark.parametrize("stage", ["sft", "dpo"])
-def test_a_vocabulary_of_another_size_than_the_model_s_is_refused(
+def test_a_vocabulary_of_another_size_than_the_parent_s_is_refused(
     trainer, tuned, smaller_tokenizer, stage
 ):
     arguments = ["--parent", str(tuned), "--tokenizer", str(smaller_tokenizer)]
     said = trainer.run(stage, *arguments, status=1)
-    assert (
-        f"model.vocab_size is 288 but {smaller_tokenizer} has 287 entries; "
-        "use the tokenizer that the model was trained with" in said
-    )
+    assert f"{tuned}: was trained with another tokenizer than {smaller_tokenizer}" in said
     assert "Traceback" not in said
+
+
+def test_a_vocabulary_of_another_size_than_the_model_s_is_refused(trainer, smaller_tokenizer):
+    said = trainer.run("sft", "--tokenizer", str(smaller_tokenizer), status=1)
+    assert f"model.vocab_size is 288 but {smaller_tokenizer} has 287 entries" in said
+    assert "make them equal (tokenizer.vocab_size sets both)" in said
+
+
+@pytest.fixture
+def other_tokenizer(data, tmp_path) -> Path:
+    """A tokenizer of as many entries as that of the tiny data, two of which have other ids."""
+    content = json.loads((data / "tokenizer.json").read_text())
+    merges, vocab = content["model"]["merges"], content["model"]["vocab"]
+    merges[:2] = merges[1::-1]  # the first merges join bytes, so neither needs the other
+    first, second = sorted(vocab, key=vocab.get)[len(vocab) - len(merges) :][:2]
+    vocab[first], vocab[second] = vocab[second], vocab[first]
+    path = tmp_path / "other.json"
+    path.write_text(json.dumps(content))
+    return path
+
+
+@pytest.mark.parametrize("stage", ["sft", "dpo"])
+def test_another_vocabulary_of_the_parent_s_size_is_refused(trainer, tuned, other_tokenizer, stage):
+    arguments = ["--parent", str(tuned), "--tokenizer", str(other_tokenizer)]
+    said = trainer.run(stage, *arguments, status=1)
+    assert f"{tuned}: was trained with another tokenizer than {other_tokenizer}" in said
+
+
+@pytest.mark.parametrize("parent", ["", "model", "checkpoints/step-00000060"])
+def test_pretraining_goes_on_from_no_model_with_another_tokenizer(
+    trainer, uninterrupted, other_tokenizer, parent
+):
+    """As many entries and as many fields, but each id stands for other text."""
+    tokens = trainer.output / "tokens"
+    corpus = ["--corpus", str(trainer.data / "corpus" / "manifest.json")]
+    config = ["--config", '{"tokenizer": {"vocab_size": 288}}']
+    given = ["--tokenizer", str(other_tokenizer)]
+    made = nanoeuler("tokenize", *config, *corpus, *given, "--output", str(tokens))
+    subprocess.run(made, check=True, env=environment())
+    folder = uninterrupted.output / "pretrain" / parent
+    trainer.config["pretrain"]["init_from"] = str(folder)
+    given += ["--tokens", str(tokens / "manifest.json")]
+    said = trainer.run("pretrain", *given, status=1)
+    assert f"was trained with another tokenizer than {other_tokenizer}" in said
+    assert "set tokenizer.path to a folder with the model's own" in said
+    assert "Traceback" not in said
+    assert not (trainer.output / "pretrain" / "model").exists()
 
 
 def test_a_flipped_byte_in_a_model_is_noticed(trainer, uninterrupted):

@@ -51,6 +51,7 @@ def rerun(before: dict, after: dict) -> set[str]:
             {"learn_bpe", "tokenize", "check_gradients", "pretrain", "sft", "dpo"},
         ),
         ("tokenizer.sample_bytes=5", {"learn_bpe"}),
+        ("tokenizer.path=models/stories", {"learn_bpe"}),
         ("corpus.validation_share=0.1", {"build_corpus"}),
         ("corpus.name=other", {"build_corpus"}),
         ("corpus.deduplicate.threshold=0.9", {"build_corpus"}),
