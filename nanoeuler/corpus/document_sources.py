@@ -2,7 +2,8 @@
 
 A source can be read as often as needed, always in the same order and in the same batches.
 `batches()` yields functions that read one batch each, so that several can be read at once;
-`outlines()` yields functions that describe its documents.
+`outlines()` yields functions that describe its documents. Documents are known by their numbers, so
+every later reading is compared with the first one: a file that has changed is refused by name.
 """
 
 import hashlib
@@ -22,7 +23,7 @@ from nanoeuler.corpus.extracted_pages import count_pages, read_index, read_pages
 from nanoeuler.corpus.own_text import find_files, read_documents, slug
 from nanoeuler.corpus.split import position, title_key
 from nanoeuler.errors import UserError
-from nanoeuler.files import read_json
+from nanoeuler.files import explain_os_errors, read_json
 
 GUTENBERG, FINEWEB = "gutenberg", "fineweb"
 OWN_TEXT = "own_text"
@@ -37,8 +38,14 @@ class Outline(NamedTuple):
 
 
 def outline(keys: Sequence[str], sizes: np.ndarray, sha256s: bytes) -> Outline:
-    identities = np.frombuffer(sha256s, ">u8").reshape(-1, 4)[:, 0].astype(np.uint64)
-    return Outline(np.fromiter(map(position, keys), np.uint64, len(keys)), sizes, identities)
+    return Outline(
+        np.fromiter(map(position, keys), np.uint64, len(keys)), sizes, identities_of(sha256s)
+    )
+
+
+def identities_of(sha256s: bytes) -> np.ndarray:
+    """Return the first 64 bits (uint64) of each of the SHA-256, which follow one another."""
+    return np.frombuffer(sha256s, ">u8").reshape(-1, 4)[:, 0].astype(np.uint64)
 
 
 def outline_of(read: Callable[[], Batch]) -> Outline:
@@ -47,11 +54,25 @@ def outline_of(read: Callable[[], Batch]) -> Outline:
     return outline(batch.keys, batch.sizes, b"".join(batch.hashes()))
 
 
+def require_seen(seen: np.ndarray | None, first: int, identities: np.ndarray, file: Path) -> None:
+    """Raise `UserError` unless documents `first` and following of `file` are as first `seen`."""
+    if seen is not None and not np.array_equal(seen[first : first + len(identities)], identities):
+        raise changed(file)
+
+
+def changed(file: Path) -> UserError:
+    return UserError(
+        f"{file}: changed while the corpus was being made, so that text could be both held out and "
+        "trained on; run again when nothing writes to it (of a corpus in steps, from hold_out on)"
+    )
+
+
 class Source(Protocol):
     name: str
     kind: str  # its key in corpus.deduplicate
     licence: str
     left_out: dict[str, str]  # unused part → the reason
+    seen: np.ndarray | None  # the identities of all documents as they were first read
 
     def size(self) -> int:
         """Return about how many bytes of text there are."""
@@ -81,6 +102,8 @@ class Books:
     kind: str = "books"
     left_out: dict[str, str] = field(default_factory=dict)
     keys: dict[Path, str] = field(default_factory=dict)
+    sizes: dict[Path, int] = field(default_factory=dict)
+    seen: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         for path in self.paths:
@@ -97,22 +120,24 @@ class Books:
                     f"{path}: empty; delete it and clean the book again: nanoeuler gutenberg clean"
                 )
             else:
+                self.sizes[path] = path.stat().st_size
                 self.keys[path] = title_key(record.get("title", "")) or path.stem
 
     def size(self) -> int:
-        return sum(path.stat().st_size for path in self.keys)
+        return sum(self.sizes.values())
 
     def batches(self) -> Iterator[Callable[[], Batch]]:
         paths: list[Path] = []
-        size = 0
+        first = size = 0
         for path in self.keys:
             paths.append(path)
-            size += path.stat().st_size
+            size += self.sizes[path]
             if size >= batches.SIZE:
-                yield partial(self.read, tuple(paths))
+                yield partial(self.read, first, tuple(paths))
+                first += len(paths)
                 paths, size = [], 0
         if paths:
-            yield partial(self.read, tuple(paths))
+            yield partial(self.read, first, tuple(paths))
 
     def outlines(self) -> Iterator[Callable[[], Outline]]:
         return (partial(outline_of, read) for read in self.batches())
@@ -120,8 +145,13 @@ class Books:
     def groups(self) -> Sequence[tuple[Source, int]]:
         return []
 
-    def read(self, paths: Sequence[Path]) -> Batch:
-        return Batch.of([path.read_bytes() for path in paths], [self.keys[path] for path in paths])
+    def read(self, first: int, paths: Sequence[Path]) -> Batch:
+        texts = []
+        for number, path in enumerate(paths, first):
+            with explain_os_errors(path):
+                texts.append(path.read_bytes() if path.exists() else b"")
+            require_seen(self.seen, number, identities_of(hashlib.sha256(texts[-1]).digest()), path)
+        return Batch.of(texts, [self.keys[path] for path in paths])
 
 
 @dataclass
@@ -138,6 +168,8 @@ class WebPages:
     kind: str = "web"
     left_out: dict[str, str] = field(default_factory=dict)
     group: int | None = None
+    seen: np.ndarray | None = None
+    stamps: dict[Path, tuple[int, int]] = field(default_factory=dict)  # sizes, times of change
 
     def size(self) -> int:
         return sum(path.stat().st_size for path in self.paths if path.is_file())
@@ -146,7 +178,7 @@ class WebPages:
         if self.group is None or self.group >= len(self.paths):
             return []
         found = [
-            replace(self, paths=self.paths[first : first + self.group], group=None)
+            replace(self, paths=self.paths[first : first + self.group], group=None, seen=None)
             for first in range(0, len(self.paths), self.group)
         ]
         return [(source, sum(map(count_pages, source.paths))) for source in found]
@@ -162,8 +194,12 @@ class WebPages:
 
     def runs(self) -> Iterator[tuple[Path, int, np.ndarray, np.ndarray]]:
         """Yield the pages of each batch: file, offset in it, rows of the index, sizes."""
+        number = 0
         for path in self.paths:
             pages = read_index(path)
+            self.require_stamp(path)
+            require_seen(self.seen, number, identities_of(pages["sha256"].tobytes()), path)
+            number += len(pages)
             ends = pages["end"].astype(np.int64)
             sizes = np.diff(ends, prepend=0)
             first = start = 0
@@ -172,6 +208,14 @@ class WebPages:
                 yield path, start, pages[first:end], sizes[first:end]
                 first = end
                 start = int(ends[min(end, len(ends)) - 1])
+            self.require_stamp(path)
+
+    def require_stamp(self, path: Path) -> None:
+        """Raise `UserError` if the texts at `path` were written after they were first read."""
+        status = path.stat()
+        stamp = status.st_size, status.st_mtime_ns
+        if self.stamps.setdefault(path, stamp) != stamp:
+            raise changed(path)
 
 
 def outline_of_pages(pages: np.ndarray, sizes: np.ndarray) -> Outline:
@@ -196,9 +240,11 @@ class OwnText:
     kind: str = OWN_TEXT
     left_out: dict[str, str] = field(default_factory=dict)
     read_before: bool = False
+    seen: np.ndarray | None = None
+    ends: dict[Path, int] = field(default_factory=dict)  # documents up to the end of each file
 
     def size(self) -> int:
-        return sum(file.stat().st_size for file in self.files)
+        return sum(file.stat().st_size for file in self.files if file.exists())
 
     def batches(self) -> Iterator[Callable[[], Batch]]:
         documents: list[bytes] = []
@@ -224,12 +270,20 @@ class OwnText:
     def read(self) -> Iterator[tuple[str, bytes]]:
         aloud = not self.read_before  # once, however often the files are read
         self.read_before = True
+        number = 0
         for file in self.files:
             key = None
             for document in read_documents(file, aloud):
                 text = document.encode("utf-8", "replace")
-                key = key or hashlib.sha256(text).hexdigest()
+                sha256 = hashlib.sha256(text)
+                require_seen(self.seen, number, identities_of(sha256.digest()), file)
+                key = key or sha256.hexdigest()
+                number += 1
                 yield key, text
+            if self.ends.setdefault(file, number) != number:
+                raise changed(file)
+        if self.seen is not None and number != len(self.seen):
+            raise changed(self.files[-1])
 
 
 def choose_sources(

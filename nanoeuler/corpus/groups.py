@@ -191,11 +191,12 @@ def numbered_groups(source: WebPages) -> Iterator[tuple[WebPages, int]]:
 
 def survey_arrays(found: Survey) -> dict[str, Any]:
     kinds = {"fates": found.fates, "sizes": found.sizes, "cuts": found.cuts}
-    return {**kinds, "counts": found.counts, "ends": found.ends}
+    return {**kinds, "counts": found.counts, "ends": found.ends, "seen": found.source.seen}
 
 
 def survey_of(source: Source, arrays: Mapping[str, np.ndarray]) -> Survey:
     kinds = arrays["fates"], arrays["sizes"], arrays["cuts"]
+    source.seen = arrays["seen"]
     return Survey(source, *kinds, arrays["counts"].tolist(), bool(arrays["ends"]))
 
 

@@ -70,6 +70,7 @@ class Survey:
                 first += self.counts[stop]
                 stop += 1
             kinds = self.fates[rows], self.sizes[rows], self.cuts[rows]
+            source.seen = None if self.source.seen is None else self.source.seen[rows]
             found.append(Survey(source, *kinds, self.counts[batch:stop], self.ends))
             batch = stop
         return found or [self]
@@ -80,7 +81,7 @@ def survey(source: Source, share: float, copies: bool, threads: int) -> Survey:
 
     With `copies`, a document with the text of an earlier one is dropped, and so is a training
     document with the text of a held-out one. The choice of held-out documents depends on `share`
-    alone.
+    alone. What is read of the source later must be what is read here.
     """
     parts = []
     with log.Progress(f"index {source.name}", source.size(), "MB", 1e-6) as progress:
@@ -96,6 +97,7 @@ def survey(source: Source, share: float, copies: bool, threads: int) -> Survey:
             "loosen its filters, add to it, or take it out of corpus.sources"
         )
     positions, sizes, identities = (np.concatenate(column) for column in zip(*parts, strict=True))
+    source.seen = identities
     last = last_held_out_position(positions, sizes, share)
     if last is not None and source.kind == OWN_TEXT:
         whole = sizes[positions <= np.uint64(last)].sum()
