@@ -35,8 +35,10 @@ FORMS: list[dict[str, Any]] = [
         "qk_norm": "weighted",
         "step_size": 0.5,
     },
+    {"preset": "gpt2-tiny"},
 ]
-"""Models whose form is checked where no config says which, by AdamW and by Muon."""
+"""Models whose form is checked where no config says which, the first by AdamW and the others by
+Muon."""
 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
@@ -168,16 +170,19 @@ def checked_forms(options: argparse.Namespace) -> "list[Form]":
     """The engine at hand, with each of the models whose form is checked."""
     from nanoeuler.backend import make_backend
     from nanoeuler.config import load
-    from nanoeuler.config.settings import Training
+    from nanoeuler.config.section import required_fields
+    from nanoeuler.config.settings import Pretrain, Training
     from nanoeuler.model.config import ModelConfig
     from nanoeuler.training.check_form import ADAMW
+    from nanoeuler.training.optimizer.choice import optimizer_of
     from nanoeuler.training.optimizer.muon import Muon
     from nanoeuler.training.start_check import Form
 
     if options.config is None:
         engine = make_backend(options.device, options.gpus)
         fields = FORMS[:1] if options.quick else FORMS
-        optimizers: list[OptimizerSettings] = [ADAMW, Muon(Training.muon_momentum, ADAMW)]
+        muon = Muon(Training.muon_momentum, ADAMW)
+        optimizers: list[OptimizerSettings] = [ADAMW, muon, muon]
         return [
             Form(engine, ModelConfig.from_dict(each), optimizer=optimizer)
             for each, optimizer in zip(fields, optimizers, strict=False)
@@ -187,7 +192,9 @@ def checked_forms(options: argparse.Namespace) -> "list[Form]":
     precision = settings.get("precision", "auto"), settings.get("residual_precision", "auto")
     engine = make_backend(options.device, options.gpus, *precision)
     model = config_model(config)
-    return [Form(engine, model, recompute=settings.get("recompute", False))]
+    # a rule passes no more than what is checked
+    training = Pretrain.read(dict.fromkeys(required_fields(Pretrain), 1) | settings)
+    return [Form(engine, model, training.recompute, optimizer_of(training))]
 
 
 def check_engine(device: str, quick: bool, shapes: dict[str, tuple[int, int]]) -> None:

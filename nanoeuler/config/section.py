@@ -101,6 +101,11 @@ class Section:
         return cls(**given)
 
 
+def required_fields(section: type[Section]) -> list[str]:
+    """The keys that a section has no default for."""
+    return [item.name for item in fields(section) if is_required(item)]
+
+
 def is_required(item: Field[Any]) -> bool:
     return item.default is MISSING and item.default_factory is MISSING
 

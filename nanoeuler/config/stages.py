@@ -34,6 +34,12 @@ WHOLE_RUN = (
 CHECKED_CODE = ("model", "backend", "training", "compiling.py")
 """Parts of the package that decide what a stage computes, for `code_fingerprint`."""
 
+CHECKED_SETTINGS = (
+    *("precision", "residual_precision", "recompute", "optimizer", "muon_momentum"),
+    *("embedding_rate", "weight_decay", "beta1", "beta2", "epsilon", "clip_norm"),
+)
+"""Keys of `pretrain` that decide what a training step computes on one batch."""
+
 BOOKS = "sources.gutenberg"
 PAGES = "sources.fineweb"
 
@@ -77,7 +83,7 @@ STAGES = {
     ),
     "check_gradients": Stage(
         2,
-        ("model", *(f"pretrain.{key}" for key in ("precision", "residual_precision", "recompute"))),
+        ("model", *(f"pretrain.{key}" for key in CHECKED_SETTINGS)),
     ),
     "pretrain": Stage(1, ("seed", "model", "pretrain")),
     "sft": Stage(2, ("seed", "model", "sft")),
@@ -91,6 +97,9 @@ def revision(config: Config, stage: str) -> int:
     """The revision of a stage for `config`; a raise does not reach runs that it does not change."""
     if stage == "build_corpus" and set(config["corpus"]["sources"]) <= {"gutenberg", "fineweb"}:
         return 4  # 5 reads and splits one's own text in another way
+    is_gpt2 = config.get("model", {}).get("family") == "gpt2"
+    if is_gpt2 and config.get(stage, {}).get("optimizer") == "muon":
+        return STAGES[stage].revision + 1  # which moves q, k and v each by itself
     return STAGES[stage].revision
 
 

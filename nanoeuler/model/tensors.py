@@ -24,6 +24,7 @@ class TensorSpec:
     storage_shape: tuple[int, ...] | None = None  # with padding; None: as `shape`
     packed: bool = False  # part of a packed product: rows are padded as `packed_rows` says
     transposed: bool = False  # in files it is (in, out)
+    matrices: int = 1  # of equal size, one below the other: what each of them does is its own
 
 
 def norm_tensors(config: ModelConfig, weight: str, bias: str | None = None) -> list[TensorSpec]:
@@ -44,6 +45,7 @@ class Tensor:
     decay: bool  # does weight decay apply to it?
     packed: bool = False  # part of a packed product, of which the neighbours are the others
     transposed: bool = False  # in files
+    matrices: int = 1  # of equal size, one below the other, that are this tensor
 
     @property
     def size(self) -> int:
@@ -76,6 +78,6 @@ def lay_out(specs: Iterable[TensorSpec]) -> tuple[Tensor, ...]:
             storage = (packed_rows(*storage), storage[1])
         decay = len(spec.shape) > 1
         row = spec.name, spec.shape, storage, offset, spec.initial_std, decay
-        table.append(Tensor(*row, spec.packed, spec.transposed))
+        table.append(Tensor(*row, spec.packed, spec.transposed, spec.matrices))
         offset = round_up(table[-1].stop, ALIGNMENT)
     return tuple(table)

@@ -22,6 +22,7 @@ from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.spec import parameter_count
 from nanoeuler.model.transformer import Transformer
 from nanoeuler.training.check_model import in_float64, reference_gradients
+from nanoeuler.training.check_updates import check_updates
 from nanoeuler.training.optimizer.adamw import AdamW
 from nanoeuler.training.optimizer.optimizer import OptimizerSettings
 from nanoeuler.training.state import TrainingState
@@ -72,7 +73,7 @@ def check_form(
         yield replace(row, limit=limit)
     for row in check_preference(ops, random):
         yield replace(row, limit=limit)
-    yield from check_updates(ops, optimizer)
+    yield from check_updates(ops, optimizer, config.family)
 
 
 def check_small_model(
@@ -139,24 +140,3 @@ def form_rows(config: ModelConfig, rows: int) -> StepRows:
     step.targets[-1, : T * 2 // 3] = -1
     step.weights[step.targets < 0] = 0
     return step
-
-
-def check_updates(ops: Backend, optimizer: OptimizerSettings) -> Iterator[Comparison]:
-    """The parameters after two updates by equal gradients, which are clipped."""
-    limit = optimizer.tolerance[ops.precision]
-    config = ModelConfig(300, 64, 1, 2, 1, ffn=100, context=16)
-    random = np.random.default_rng(4)
-    count = FlatBuffer.elements(config)
-    parameters, *gradients = random.standard_normal((3, count), np.float32)
-    after = []
-    for engine in (ops, ReferenceBackend(np.float64)):
-        state = TrainingState(config, engine, parameters.copy(), optimizer)
-        program = engine.program(state.update)
-        for step, values in enumerate(gradients):
-            state.gradients[...] = engine.from_host(values)
-            state.schedule.load(np.array([0.1, step]))
-            program.run()
-        after.append(FlatBuffer(config, in_float64(engine, state.parameters)))
-    for tensor in after[0].table:
-        found, expected = (buffer[tensor.name] for buffer in after)
-        yield compare("two updates", tensor.name, found, expected, limit)

@@ -58,7 +58,9 @@ class Job:
         """All that the fingerprint hashes beside the settings."""
         candidate = self.backend.candidate
         ops = {"candidate": candidate} if candidate else {}
-        return {**self.inputs, **self.schedule.hashed, **ops}
+        moved = self.config.family == "gpt2" and self.settings.optimizer == "muon"
+        muon = {"muon_revision": 2} if moved else {}  # earlier code moved q, k and v as one matrix
+        return {**self.inputs, **self.schedule.hashed, **muon, **ops}
 
     @cached_property
     def fingerprint(self) -> str:

@@ -12,7 +12,8 @@ from nanoeuler.integrity import seal
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import load_model
 from nanoeuler.tokenizer import Tokenizer
-from nanoeuler.training.fingerprint import earlier_fingerprint
+from nanoeuler.tokenizer.shards import TokenStore
+from nanoeuler.training.fingerprint import earlier_fingerprint, fingerprint
 
 
 def test_another_learning_rate_trains_afresh_and_keeps_the_old_checkpoints(trainer, uninterrupted):
@@ -101,6 +102,27 @@ def test_a_run_of_earlier_code_stays_finished(trainer, uninterrupted):
     state["section"]["validate_every"] = 5  # which that code did not hash
     path.write_text(json.dumps(seal(state)))
     assert "changed since the last run: validate_every 5 → 4" in trainer.run("sft", *parent)
+
+
+def test_a_gpt2_whose_q_k_and_v_muon_moved_as_one_matrix_trains_anew(trainer):
+    """As earlier code did; the rest of its fingerprint is what it was."""
+    trainer.config["model"] = trainer.config["model"] | {"family": "gpt2", "kv_heads": 2}
+    trainer.config["pretrain"] |= {"optimizer": "muon", "tokens": 4 * 128}
+    trainer.run()
+    path = trainer.checkpoints()[-1] / "state.json"
+    state = json.loads(path.read_text())
+    hashed = {
+        "model": ModelConfig.from_dict(trainer.config["model"]).to_dict(),
+        "seed": 1,
+        "tokens": TokenStore.open(trainer.data / "tokens/manifest.json").fingerprint,
+        "tokenizer": Tokenizer.load(trainer.data / "tokenizer.json").fingerprint,
+        "parent": None,
+    }
+    now = fingerprint("pretrain", state["section"], **hashed, muon_revision=2)
+    assert state["fingerprint"] == now
+    state["fingerprint"] = fingerprint("pretrain", state["section"], **hashed)
+    path.write_text(json.dumps(seal(state)))
+    assert "training starts from the beginning" in trainer.run()
 
 
 def test_settings_that_are_changed_back_find_their_checkpoints_again(trainer, uninterrupted):

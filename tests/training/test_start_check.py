@@ -125,7 +125,7 @@ def test_a_right_engine_passes(config, threads):
         (PartComputedTwice(2), LARGE, "gradients"),
         (DecodedStreamWrong(1), None, "decoding"),
         (RareTargetsMixedUp(1), None, "gradients"),
-        (DecayForgotten(1), None, "two updates"),
+        (DecayForgotten(1), None, "three updates"),
     ],
 )
 def test_a_mistake_is_found_in_the_way_that_a_model_of_this_size_trains(engine, elements, case):

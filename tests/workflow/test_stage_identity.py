@@ -86,6 +86,15 @@ def test_a_corpus_of_books_and_pages_outlasts_the_revision_for_one_s_own_text(re
     assert [each["revision"] for each in handed] == [4, STAGES["build_corpus"].revision]
 
 
+@pytest.mark.parametrize("stage", ["pretrain", "sft"])
+def test_only_a_gpt2_that_muon_moves_is_trained_again_for_its_revision(resolve, stage):
+    gpt2, muon = "model.family=gpt2", f"{stage}.optimizer=muon"
+    kinds = [], [gpt2], [muon], [gpt2, muon]
+    handed = [json.loads(stage_config(resolve("model.kv_heads=4", *kind), stage)) for kind in kinds]
+    revisions = [each["revision"] - STAGES[stage].revision for each in handed]
+    assert revisions == [0, 0, 0, 1]
+
+
 def test_what_is_handed_over_holds_the_intervals_too(resolve):
     handed = json.loads(stage_config(resolve("pretrain.log_every=3"), "pretrain"))
     assert handed["pretrain"]["log_every"] == 3

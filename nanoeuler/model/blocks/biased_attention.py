@@ -43,7 +43,7 @@ class BiasedAttention(Attention):
         packed, output = f"{prefix}.attn.c_attn", f"{prefix}.attn.c_proj"
         return [
             *norm_tensors(self.config, f"{prefix}.ln_1.weight", f"{prefix}.ln_1.bias"),
-            TensorSpec(f"{packed}.weight", (3 * dim, dim), transposed=True),
+            TensorSpec(f"{packed}.weight", (3 * dim, dim), transposed=True, matrices=3),
             TensorSpec(f"{packed}.bias", (3 * dim,), 0.0),
             TensorSpec(f"{output}.weight", (dim, dim), residual_std, transposed=True),
             TensorSpec(f"{output}.bias", (dim,), 0.0),

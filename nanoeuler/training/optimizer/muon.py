@@ -2,7 +2,8 @@
 
 Muon moves a matrix by the orthogonal matrix nearest to its momentum, so that no direction is
 neglected. q, k, v, gate and up are a matrix each, although the forward pass packs some of them into
-one: docs/experiments/optimizer.md has what that brings.
+one, and GPT-2's files hold q, k and v as one tensor: docs/experiments/optimizer.md has what that
+brings.
 """
 
 import math
@@ -72,15 +73,19 @@ class MuonOptimizer(AdamWOptimizer):
 
 
 def matrix_groups(matrices: list[Tensor], part: slice) -> list[MatrixGroup]:
-    """The matrices of a part of the flat buffer by their shape, counted from where it begins."""
+    """The matrices of a part of the flat buffer by their shape, counted from where it begins.
+
+    A tensor of several matrices counts as these.
+    """
     by_shape: dict[tuple[int, int, int], list[int]] = {}
-    for matrix in matrices:
-        if not part.start <= matrix.offset < part.stop:
+    for tensor in matrices:
+        if not part.start <= tensor.offset < part.stop:
             continue
-        rows, columns = matrix.storage_shape
-        by_shape.setdefault((rows, columns, max(matrix.shape)), []).append(
-            matrix.offset - part.start
-        )
+        rows, columns = tensor.storage_shape[0] // tensor.matrices, tensor.storage_shape[1]
+        longer = max(tensor.shape[0] // tensor.matrices, tensor.shape[1])
+        first = tensor.offset - part.start
+        offsets = range(first, first + tensor.storage_size, rows * columns)
+        by_shape.setdefault((rows, columns, longer), []).extend(offsets)
     return [
         MatrixGroup(rows, columns, tuple(offsets), UPDATE_SCALE * math.sqrt(longer))
         for (rows, columns, longer), offsets in by_shape.items()

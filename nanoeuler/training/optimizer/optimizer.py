@@ -36,8 +36,8 @@ class OptimizerSettings(Protocol):
     gradient that each grows with: 1 for a mean of gradients, 2 for one of their squares."""
 
     tolerance: ClassVar[Mapping[str, float]]
-    """By an engine's precision: relative error of parameters after two updates by a tenth of their
-    size, at most."""
+    """By an engine's precision: relative error of parameters after three updates at rates of about
+    0.1, at most: see `check_updates.py`."""
 
     def make(self, config: ModelConfig, ops: Backend, part: slice) -> Optimizer:
         """An optimizer of a part of the flat buffers, at its beginning. No matrix of a block is
