@@ -2,6 +2,7 @@
 
 import math
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -19,20 +20,24 @@ def quota(root: Path) -> float:
 
     It is infinite where none sets a limit, as on other systems than Linux.
     """
+    return min(map(group_quota, group_folders("cpu", root)), default=math.inf)
+
+
+def group_folders(controller: str, root: Path) -> Iterator[Path]:
+    """Yield the folders of the control groups that limit this process: its own and all above."""
     try:
         text = (root / "proc/self/cgroup").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return math.inf
-    allowed = [math.inf]
+        return
     for group in text.splitlines():  # "0::/path" of version 2, "4:cpu,cpuacct:/path" of version 1
         _, controllers, path = group.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
+        if controllers and controller not in controllers.split(","):
             continue
-        mount = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
+        mount = root / "sys/fs/cgroup" / (controller if controllers else "")
         names = path.strip("/").split("/")
         # in a container that is given the host's path, that folder is missing: its group is the top
-        allowed += [group_quota(mount.joinpath(*names[:depth])) for depth in range(len(names) + 1)]
-    return min(allowed)
+        for depth in range(len(names) + 1):
+            yield mount.joinpath(*names[:depth])
 
 
 def group_quota(folder: Path) -> float:

@@ -31,11 +31,26 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         help="keys that clients must name, one a line; required for any but a loopback address",
     )
     serve.add_argument(
+        "--origin",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="address of a page that may use the server, such as https://chat.example.org; "
+        "may be given several times",
+    )
+    serve.add_argument(
         "--rows",
         type=int,
-        default=64,
         metavar="N",
-        help="most replies that a model writes at a time (default 64; on a CPU at most 32)",
+        help="most replies that a model writes at a time (default 64; on a CPU at most 32; fewer "
+        "where memory asks for it)",
+    )
+    serve.add_argument(
+        "--context",
+        type=int,
+        metavar="N",
+        help="most tokens of a prompt and its reply together (default: the model's context; fewer "
+        "where memory asks for it)",
     )
     serve.add_argument(
         "--queue",
@@ -67,13 +82,17 @@ def run_serve(options: argparse.Namespace) -> None:
     if not folders:
         raise UserError("no model was given; name one or more folders, such as results/demo")
     for name in ("rows", "queue", "seconds"):
-        if not getattr(options, name) > 0:
-            raise UserError(f"--{name} {getattr(options, name)}: it must be above 0")
+        given = getattr(options, name)
+        if given is not None and not given > 0:
+            raise UserError(f"--{name} {given}: it must be above 0")
     if not 0 <= options.port < 1 << 16:
         raise UserError(f"--port {options.port}: it must be from 0 to 65535")
     from nanoeuler.serving.channel import EngineProcess
 
-    load = folders, options.rows, options.device, options.gpus, not options.no_speculation
+    load = (
+        *(folders, options.rows, options.context),
+        *(options.device, options.gpus, not options.no_speculation),
+    )
     with EngineProcess(options.queue, *load) as engine:
         try:
             from nanoeuler.serving import server
@@ -82,5 +101,11 @@ def run_serve(options: argparse.Namespace) -> None:
                 f"the package {error.name} is missing; install the extra `serve`: "
                 "make install EXTRAS=serve, or pip install 'nanoeuler[serve]'"
             ) from error
-        address, keys = (options.host, options.port), options.api_key_file
-        server.serve(engine, *address, key_file=keys, seconds=options.seconds)
+        server.serve(
+            engine,
+            options.host,
+            options.port,
+            key_file=options.api_key_file,
+            origins=options.origin,
+            seconds=options.seconds,
+        )

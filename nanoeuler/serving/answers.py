@@ -12,6 +12,7 @@ from nanoeuler.serving.errors import ApiError
 from nanoeuler.serving.jobs import Scored
 from nanoeuler.serving.requests import Asked, ChatCompletion, Completion
 from nanoeuler.tokenizer import Tokenizer
+from nanoeuler.tokenizer.decoder import StreamDecoder
 
 Kind = TypeVar("Kind", bound=Asked)
 
@@ -124,30 +125,41 @@ class CompletionAnswer(Answer[Completion]):
         super().__init__(asked, replies, tokenizer)
         self.offsets: dict[int, int] = {}
         """Where in the text of a reply its next token begins, by reply."""
+        self.decoders: dict[int, StreamDecoder] = {}
+        """They tell how many characters each token adds."""
 
     def content(self, index: int, part: Part, *, streamed: bool) -> dict[str, Any]:
         text, scored = part.text, part.scored
+        prompt: list[int] = []
         if self.asked.echo and index not in self.offsets:
-            prompt, hidden = self.replies.prompts[index // self.asked.replies], self.asked.hidden
-            text = self.tokenizer.decode(prompt[hidden:]) + text
+            hidden = self.asked.hidden
+            prompt = self.replies.prompts[index // self.asked.replies][hidden:]
+            text = self.tokenizer.decode(prompt) + text
             scored = scored[hidden:]
         if self.asked.likeliest is None:
             self.offsets[index] = 0
             return {"text": text, "logprobs": None}
-        return {"text": text, "logprobs": self.logprobs(index, scored)}
+        return {"text": text, "logprobs": self.logprobs(index, scored, len(prompt))}
 
-    def logprobs(self, index: int, scored: list[Scored]) -> dict[str, Any]:
-        texts = [self.text(each.token) for each in scored]
-        offsets = [self.offsets.get(index, 0)]
-        for text in texts:
-            offsets.append(offsets[-1] + len(text))
-        self.offsets[index] = offsets.pop()
+    def logprobs(self, index: int, scored: list[Scored], echoed: int) -> dict[str, Any]:
+        """The scores of a reply's new tokens, the first `echoed` of which are the prompt's."""
+        decoder = self.decoders.setdefault(index, StreamDecoder(self.tokenizer))
+        at, offsets = self.offsets.get(index, 0), []
+        if echoed and self.tokenizer.adds_space:  # it may have put one in front, which is no text
+            first = [scored[0].token]
+            at = len(self.tokenizer.decode(first)) - len(decoder.push(*first) + decoder.flush())
+        for number, each in enumerate(scored, 1):
+            offsets.append(max(at, 0))
+            at += len(decoder.push(each.token))
+            if number == echoed:
+                at += len(decoder.flush())  # the reply is a text of its own
+        self.offsets[index] = at
         tops = [
             None if each.logprob is None else {self.text(id): value for id, value in each.likeliest}
             for each in scored
         ]
         return {
-            "tokens": texts,
+            "tokens": [self.text(each.token) for each in scored],
             "token_logprobs": [each.logprob for each in scored],
             "top_logprobs": tops if self.asked.likeliest else None,
             "text_offset": offsets,

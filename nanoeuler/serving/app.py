@@ -5,7 +5,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from importlib import resources
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -23,6 +23,8 @@ from nanoeuler.serving.errors import ApiError, wrong
 from nanoeuler.serving.metrics import Metrics
 from nanoeuler.serving.requests import ChatCompletion, Completion, read, tokens_left
 
+ADDRESSES = "/v1/models, /v1/completions and /v1/chat/completions"
+
 MOST_BODY = 1 << 20
 """Bytes of a request's body."""
 
@@ -36,6 +38,10 @@ PAGE_HEADERS = {
     "Referrer-Policy": "no-referrer",
 }
 
+IN_PLACE = 1 << 14
+"""Bytes of a body whose prompts are read in the event loop: a thread would take longer."""
+
+Found = TypeVar("Found")
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
@@ -119,7 +125,7 @@ class App:
             "nanoeuler": {
                 "stage": model.stage,
                 "chat": model.template is not None,
-                "context": model.config.context,
+                "context": model.context,
                 "parameters": parameter_count(model.config),
                 "engine": model.engine,
             },
@@ -143,15 +149,17 @@ class App:
     # ---- writing
 
     async def complete(self, request: Request) -> Response:
-        asked = read(Completion, await body(request))
+        content = await body(request)
+        asked = read(Completion, content)
         model = self.model(asked.model)
-        replies = self.submit(asked, asked.prompts(model))
+        replies = self.submit(asked, await apart(content, asked.prompts, model))
         return await send(request, CompletionAnswer(asked, replies, model.tokenizer))
 
     async def chat(self, request: Request) -> Response:
-        asked = read(ChatCompletion, await body(request))
+        content = await body(request)
+        asked = read(ChatCompletion, content)
         model = self.model(asked.model)
-        replies = self.submit(asked, [asked.prompt(model)])
+        replies = self.submit(asked, [await apart(content, asked.prompt, model)])
         return await send(request, ChatAnswer(asked, replies, model.tokenizer))
 
     def submit(self, asked: Completion | ChatCompletion, prompts: list[list[int]]) -> Replies:
@@ -164,7 +172,7 @@ class App:
             {
                 "prompt": prompt,
                 "samplings": asked.samplings(),
-                "max_tokens": tokens_left(asked.new_tokens, prompt, model.config.context),
+                "max_tokens": tokens_left(asked.new_tokens, prompt, model.context),
                 "stops": asked.stops,
                 "likeliest": asked.likeliest,
                 "score_prompt": asked.score_prompt,
@@ -177,6 +185,13 @@ class App:
         except Busy as error:
             headers = {"Retry-After": str(error.seconds)}
             raise ApiError(429, str(error), code="busy", headers=headers) from error
+
+
+async def apart(content: bytes, work: Callable[[ServedModel], Found], model: ServedModel) -> Found:
+    """The result of `work`, in a thread if it may take long: other clients do not wait for it."""
+    if len(content) < IN_PLACE:
+        return work(model)
+    return await asyncio.to_thread(work, model)
 
 
 async def send(request: Request, answer: Answer) -> Response:
@@ -272,7 +287,7 @@ async def refuse(request: Request, error: Exception) -> Response:
     if error.status_code == 405:
         message = f"{request.method[:20]} is not what this address takes"
     else:
-        message = "there is nothing at this address; the API is below /v1"
+        message = f"there is nothing at {request.url.path[:100]}; this server has {ADDRESSES}"
     return answer(ApiError(error.status_code, message, headers=dict(error.headers or {})))
 
 

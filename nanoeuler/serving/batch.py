@@ -14,11 +14,12 @@ from collections import deque
 import numpy as np
 
 from nanoeuler.api import LanguageModel
-from nanoeuler.backend.capabilities import ChoosingBackend, FusingBackend
+from nanoeuler.backend.capabilities import ChoosingBackend
 from nanoeuler.inference.sampling import Sampling
 from nanoeuler.inference.speculation import DeviceSpeculation
 from nanoeuler.inference.window import PROMPT_MULTIPLE
 from nanoeuler.model.config import round_up
+from nanoeuler.serving.fitting import MOST_PROMPTS, USUAL_ROWS, most_rows, prompt_rows
 from nanoeuler.serving.jobs import Job, Piece, Row, Scored
 from nanoeuler.serving.steps import DeviceSteps, HostSteps
 from nanoeuler.serving.text import ReplyText
@@ -28,12 +29,6 @@ PIECE = 128
 
 DEVICE_PIECE = 512
 """The same on a device, which takes not twice as long for them as for a quarter."""
-
-MOST_ROWS = 64
-"""Most sequences of a model that are decoded together, by default."""
-
-MOST_PROMPTS = 8
-"""Most prompts that a device reads together."""
 
 MOST_TOGETHER = MOST_PROMPTS * PIECE
 """Most tokens of these, with what pads them to one length."""
@@ -45,20 +40,23 @@ KEPT_TOKENS = 12 * MOST_TOGETHER
 class Batch:
     """The sequences that one model decodes together."""
 
-    def __init__(self, model: LanguageModel, rows: int = MOST_ROWS):
+    def __init__(self, model: LanguageModel, rows: int = USUAL_ROWS, context: int | None = None):
+        """Of at most `rows` replies, each with its prompt within `context` tokens (default: the
+        model's)."""
         self.model = model.transformer
         self.tokenizer, self.allowed_V = model.tokenizer, model.writer.allowed_V
         engine = self.model.backend
-        # beyond its rows an engine decodes in another way, with other rounding
-        self.most_rows = min(rows, engine.fused_rows) if isinstance(engine, FusingBackend) else rows
+        self.most_rows = most_rows(self.model, rows)
+        self.context = context or model.config.context
         self.on_device = isinstance(engine, ChoosingBackend)
-        context, speculates = model.config.context, model.writer.speculates
         steps = DeviceSteps if self.on_device else HostSteps
-        self.cache = self.model.new_cache(self.most_rows, context + steps.spare(engine))
+        self.cache = self.model.new_cache(self.most_rows, self.context + steps.spare(engine))
+        speculates = model.writer.speculates
         self.steps = steps(self.model, self.cache, self.allowed_V, speculates=speculates)
         self.cache.lengths = self.cache.lengths[:0]
         self.piece = DEVICE_PIECE if self.on_device else PIECE
-        self.prompt_cache = self.model.new_cache(MOST_PROMPTS if self.on_device else 1, context)
+        prompts = prompt_rows(self.model, self.most_rows)
+        self.prompt_cache = self.model.new_cache(prompts, self.context)
         if self.on_device:
             self.prompt_cache.memory.step_tokens = KEPT_TOKENS
         self.forget_prompts()
@@ -87,7 +85,7 @@ class Batch:
         if self.on_device:
             for prompts in numbers_of_rows(min(MOST_PROMPTS, self.most_rows)):
                 rows, _ = rectangle(prompts, 1)
-                longest = min(self.piece, MOST_TOGETHER // rows, self.model.config.context)
+                longest = min(self.piece, MOST_TOGETHER // rows, self.context)
                 for length in range(1, longest + 1, PROMPT_MULTIPLE):
                     self.warm_up(prompts, length)
             self.warm_up(1, self.piece + 1)
@@ -100,7 +98,7 @@ class Batch:
 
     def warm_up(self, rows: int, prompt_tokens: int = 1) -> None:
         tokens = min(4 + rows // MOST_PROMPTS, self.cache.capacity - 1)
-        prompt_tokens = min(prompt_tokens, self.model.config.context - tokens)
+        prompt_tokens = min(prompt_tokens, self.context - tokens)
         prompt = [self.tokenizer.end_id] * prompt_tokens
         for _ in range(2):  # what is recorded is recorded at its second run
             for seed in range(rows):

@@ -40,6 +40,8 @@ class ServedModel(NamedTuple):
     """Name of the backend that computes."""
     most_rows: int
     """Most replies that are written at a time."""
+    context: int
+    """Most tokens of a prompt and its reply together."""
 
 
 class Submit(NamedTuple):

@@ -21,6 +21,7 @@ from nanoeuler.files import explain_os_errors
 from nanoeuler.model.files import find_model
 from nanoeuler.serving.batch import Batch
 from nanoeuler.serving.channel import Cancel, More, ServedModel, Submit, Update
+from nanoeuler.serving.fitting import Room, cache_memory, fit
 from nanoeuler.serving.jobs import Job, Piece
 
 PAUSE = 3
@@ -108,7 +109,8 @@ def decode(
     channel: Connection,
     inbox: "SimpleQueue[Submit | Cancel | More]",
     folders: Sequence[Path],
-    rows: int,
+    rows: int | None,
+    context: int | None,
     device: str,
     gpus: int | None,
     speculation: bool,
@@ -117,7 +119,8 @@ def decode(
     try:
         with explain_os_errors():
             models = load_models(folders, device, gpus, speculation=speculation)
-            batches = {name: Batch(model, rows) for name, model in models.items()}
+            rooms = rooms_for(models, rows, context)
+            batches = {name: Batch(model, *rooms[name]) for name, model in models.items()}
             for batch in batches.values():
                 batch.warm()
     except UserError as error:
@@ -132,7 +135,18 @@ def decode(
 def described(model: LanguageModel, batch: Batch) -> ServedModel:
     engine = model.transformer.backend.name
     known = model.config, model.tokenizer, model.stage, model.template
-    return ServedModel(*known, engine, batch.most_rows)
+    return ServedModel(*known, engine, batch.most_rows, batch.context)
+
+
+def rooms_for(
+    models: dict[str, LanguageModel], rows: int | None, context: int | None
+) -> dict[str, Room]:
+    """What memory has room for, shared equally by the models."""
+    found = {}
+    for name, model in models.items():
+        memory = cache_memory(model.transformer, len(models))
+        found[name] = fit(model.transformer, rows, context, memory, name)
+    return found
 
 
 def load_models(

@@ -9,7 +9,14 @@ import secrets
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, NoReturn, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from nanoeuler.errors import UserError, brief
 from nanoeuler.inference.sampling import MOST, Sampling
@@ -23,7 +30,20 @@ MOST_REPLIES = 128
 COMPLETION_TOKENS = 16
 """New tokens of a completion that asks for no number, as in OpenAI's API."""
 
+LEAST_TOP_P = 1e-9
+"""For a top-p of 0, which keeps the likeliest token alone."""
+
+
+def as_whole(value: Any) -> Any:
+    """8.0 as 8, as some clients write it."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 Kind = TypeVar("Kind", bound="Asked")
+Item = TypeVar("Item")
+Whole = Annotated[int, BeforeValidator(as_whole)]
+Several = Annotated[list[Item], Field(fail_fast=True)]
+"""A list whose first wrong item ends the reading: a million of them would hold up all clients."""
 Stop = Annotated[str, Field(min_length=1, max_length=200)]
 Zero = Annotated[float, Field(ge=0, le=0)] | None
 
@@ -38,12 +58,12 @@ class Asked(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore")
 
     model: str
-    max_tokens: Annotated[int, Field(ge=0)] | None = None
+    max_tokens: Annotated[Whole, Field(ge=0)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
-    top_k: Annotated[int, Field(ge=0, le=MOST)] | None = None
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
-    n: Annotated[int, Field(ge=1, le=MOST_REPLIES)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
+    top_k: Annotated[Whole, Field(ge=0, le=MOST)] | None = None
+    seed: Annotated[Whole, Field(ge=-(2**63), lt=2**64)] | None = None
+    n: Annotated[Whole, Field(ge=1, le=MOST_REPLIES)] | None = None
     stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -71,7 +91,7 @@ class Asked(BaseModel):
             Sampling(
                 temperature=1.0 if self.temperature is None else self.temperature,
                 top_k=self.top_k or 0,
-                top_p=1.0 if self.top_p is None else self.top_p,
+                top_p=1.0 if self.top_p is None else max(self.top_p, LEAST_TOP_P),
                 seed=(first + reply) % 2**64,
             )
             for reply in range(self.replies)
@@ -81,11 +101,11 @@ class Asked(BaseModel):
 class Completion(Asked):
     """A request to /v1/completions."""
 
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: str | Several[str] | Several[int] | Several[Several[int]]
     echo: bool | None = None
-    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    logprobs: Annotated[Whole, Field(ge=0, le=20)] | None = None
     suffix: Annotated[str, Field(max_length=0)] | None = None
-    best_of: int | None = None
+    best_of: Whole | None = None
 
     @property
     def new_tokens(self) -> int:
@@ -130,13 +150,21 @@ class Message(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore")
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[ContentPart]
+    content: str | Several[ContentPart] | None = None
+    tool_calls: Annotated[list[Any], Field(max_length=0)] | None = None
 
     @property
     def text(self) -> str:
-        if isinstance(self.content, str):
-            return self.content
+        if self.content is None or isinstance(self.content, str):
+            return self.content or ""
         return "".join(part.text for part in self.content)
+
+    @model_validator(mode="after")
+    def check_content(self) -> "Message":
+        """Clients send an assistant's empty message as null."""
+        if self.content is None and self.role != "assistant":
+            raise ValueError("the content is missing")
+        return self
 
 
 class ResponseFormat(BaseModel):
@@ -146,13 +174,15 @@ class ResponseFormat(BaseModel):
 class ChatCompletion(Asked):
     """A request to /v1/chat/completions."""
 
-    messages: Annotated[list[Message], Field(min_length=1, max_length=10_000)]
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    messages: Annotated[list[Message], Field(min_length=1, max_length=10_000, fail_fast=True)]
+    max_tokens: Annotated[Whole, Field(ge=1)] | None = None
+    max_completion_tokens: Annotated[Whole, Field(ge=1)] | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    tools: Annotated[list[Any], Field(max_length=0)] | None = None
-    functions: Annotated[list[Any], Field(max_length=0)] | None = None
+    top_logprobs: Annotated[Whole, Field(ge=0, le=20)] | None = None
+    tools: list[Any] | None = None
+    tool_choice: Any = None
+    functions: list[Any] | None = None
+    function_call: Any = None
     response_format: ResponseFormat | None = None
 
     @property
@@ -172,6 +202,10 @@ class ChatCompletion(Asked):
 
         One that ends with an assistant's message is continued there.
         """
+        if self.tools and self.tool_choice != "none":
+            raise wrong("tools", "these models call no tools; leave tools out")
+        if self.functions and self.function_call != "none":
+            raise wrong("functions", "these models call no functions; leave functions out")
         if model.template is None:
             raise wrong(
                 "model",
@@ -219,13 +253,11 @@ FIELDS = {
     "prompt": "must be a text, a list of texts, a list of token ids, or a list of such lists",
     "stop": "must be a text of 1 to 200 characters, or at most 16 of them",
     "messages": "must be a list of objects with a role (system, developer, user or assistant) "
-    "and a content that is text",
+    "and a content that is text, without tool_calls",
     "suffix": "this server only continues text; leave suffix out",
     "logit_bias": "this server does not change logits; leave logit_bias out",
     "presence_penalty": "this server has no penalties; it must be 0",
     "frequency_penalty": "this server has no penalties; it must be 0",
-    "tools": "these models call no tools; leave tools out",
-    "functions": "these models call no functions; leave functions out",
     "response_format": "this server writes text only; its type must be text",
 }
 
@@ -258,6 +290,10 @@ def framed(text: str, model: ServedModel, param: str) -> list[int]:
 
 
 def tokens_of(text: str, model: ServedModel, param: str, *, continues: bool = False) -> list[int]:
+    """The ids of a text. Raises `ApiError` for one that is longer than the context."""
+    if len(text) > model.tokenizer.longest_token * model.context:
+        least = len(text) // model.tokenizer.longest_token
+        raise too_long(f"at least {least:,}", model.context)
     try:
         return model.tokenizer.encode(text, continues=continues).tolist()
     except UserError as error:  # half of a surrogate pair
@@ -272,11 +308,14 @@ def tokens_left(wanted: int | None, prompt: Sequence[int], context: int) -> int:
     """
     room = context - len(prompt) + 1
     if room < 1:
-        raise ApiError(
-            400,
-            f"the prompt has {len(prompt):,} tokens and the model's context is {context:,}; "
-            "shorten it",
-            param="prompt",
-            code="context_length_exceeded",
-        )
+        raise too_long(f"{len(prompt):,}", context)
     return room if wanted is None else min(wanted, room)
+
+
+def too_long(tokens: str, context: int) -> ApiError:
+    return ApiError(
+        400,
+        f"the prompt has {tokens} tokens and the model's context is {context:,}; shorten it",
+        param="prompt",
+        code="context_length_exceeded",
+    )

@@ -5,6 +5,7 @@ import contextlib
 import resource
 import signal
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 
 import uvicorn
@@ -14,7 +15,7 @@ from nanoeuler.errors import UserError
 from nanoeuler.serving.app import App
 from nanoeuler.serving.channel import EngineProcess
 from nanoeuler.serving.connections import Connection
-from nanoeuler.serving.guard import Guard, is_loopback, read_keys
+from nanoeuler.serving.guard import check_origins, guarded, is_loopback, read_keys
 
 DRAIN_SECONDS = 30
 """Time that replies have to end after SIGTERM."""
@@ -36,7 +37,13 @@ SPARE_FILES = 64
 
 
 def serve(
-    engine: EngineProcess, host: str, port: int, *, key_file: Path | None, seconds: float
+    engine: EngineProcess,
+    host: str,
+    port: int,
+    *,
+    key_file: Path | None,
+    origins: Sequence[str],
+    seconds: float,
 ) -> None:
     """Serve until SIGTERM or SIGINT; replies that are being written are finished.
 
@@ -49,6 +56,7 @@ def serve(
             "give --api-key-file, a file with one key a line"
         )
     keys = [] if key_file is None else read_keys(key_file)
+    origins = check_origins(origins, keys)
     listening = bind(host, port)
     with listening:
         engine.wait()
@@ -57,7 +65,7 @@ def serve(
         app = App(engine, seconds)
         Connection.most = connections_allowed()
         config = uvicorn.Config(
-            Guard(app.starlette(), keys),
+            guarded(app.starlette(), keys, origins),
             http=Connection,
             ws="none",
             lifespan="on",

@@ -221,7 +221,8 @@ class DeviceSteps(HostSteps):
 
     def room(self, row: Row) -> int:
         """Tokens that its context has room for, beside those in the cache."""
-        return self.model.config.context - (row.position - 1)
+        context = self.cache.capacity - self.spare(self.model.backend)
+        return context - (row.position - 1)
 
     def logits(self, choices: Choices, rows: int) -> np.ndarray:
         return self.model.backend.to_host(choices.logits[:rows, : len(self.allowed_V)])

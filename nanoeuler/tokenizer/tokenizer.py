@@ -4,6 +4,7 @@ tokenizer = Tokenizer.load("data/corpora/sample/tokenizer-512/tokenizer.json")
 tokenizer.decode(tokenizer.encode("a book"))
 """
 
+import math
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
@@ -56,6 +57,13 @@ class Tokenizer:
         from nanoeuler.tokenizer.encoder import Encoder  # loads Numba, which decoding does not need
 
         return Encoder(self.vocabulary)
+
+    @cached_property
+    def longest_token(self) -> float:
+        """The most bytes of a text that an id stands for, infinite where text is normalized."""
+        if self.vocabulary.foreign is not None:
+            return math.inf
+        return max(map(len, self.vocabulary.tokens))
 
     @cached_property
     def fingerprint(self) -> str:

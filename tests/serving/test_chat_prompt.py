@@ -24,7 +24,7 @@ CONVERSATIONS = [
 @pytest.mark.parametrize("roles", CONVERSATIONS)
 def test_a_conversation_is_read_as_by_the_chat_template(roles, name, tuned_folder):
     model = nanoeuler.load(tuned_folder, device="cpu")
-    model.template = name
+    model.template, model.context = name, model.config.context
     messages = [
         {"role": role, "content": f" {role} says\n\n{at} é "} for at, role in enumerate(roles)
     ]

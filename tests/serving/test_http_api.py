@@ -5,10 +5,13 @@ import threading
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 import nanoeuler
 from nanoeuler.inference.sampling import GREEDY, Sampling
 from nanoeuler.model.template import alpaca
+from nanoeuler.serving.errors import ApiError
+from nanoeuler.serving.requests import ChatCompletion, Completion, read
 from tests.serving.server import ServerProcess
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -134,6 +137,27 @@ def test_echo_and_logprobs_score_a_text(server, base):
     assert len(choice["logprobs"]["tokens"]) == len(ids) - 1 + 2
 
 
+def test_offsets_count_characters_of_the_text(server, base):
+    """Of a token that is a part of a character, too: it has the character's offset."""
+    text = "Zur Mühle… 古い🙂 é"
+    fields = {"echo": True, "logprobs": 0, "max_tokens": 6}
+    (choice,) = json.loads(server.post(TEXT, greedy(text, **fields)).data)["choices"]
+    scores = choice["logprobs"]
+    ids = base.writer.frame(text)[1:]
+    before = [base.tokenizer.decode_bytes(ids[:at]) for at in range(len(ids))]
+    offsets = [len(content.decode(errors="ignore")) for content in before]
+    assert any(token.startswith("bytes:") for token in scores["tokens"])
+    assert scores["text_offset"][: len(ids)] == [
+        len(part.decode(errors="ignore")) for part in before
+    ]
+    rest = zip(scores["tokens"], scores["text_offset"], strict=True)
+    for token, at in list(rest)[len(ids) :]:
+        assert token.startswith("bytes:") or choice["text"][at : at + len(token)] == token
+    streamed = server.stream(TEXT, greedy(text, **fields))
+    offsets = [at for part in streamed for at in part["choices"][0]["logprobs"]["text_offset"]]
+    assert offsets == scores["text_offset"]
+
+
 def test_a_chat_shows_its_tokens_with_alternatives(server):
     fields = {"temperature": 0, "logprobs": True, "top_logprobs": 2}
     reply = json.loads(server.post(CHAT, asked("Where does the fox live?", **fields)).data)
@@ -183,7 +207,7 @@ def test_stop_strings_end_a_reply(server):
         ({"temperature": 3}, "temperature", "less than or equal to 2, not 3"),
         ({"temperature": "warm"}, "temperature", "valid number, not 'warm'"),
         ({"temperature": True}, "temperature", "number"),
-        ({"top_p": 0}, "top_p", "greater than 0"),
+        ({"top_p": -0.1}, "top_p", "greater than or equal to 0"),
         ({"max_tokens": -1}, "max_tokens", "greater than or equal to 0"),
         ({"max_tokens": 0}, "max_tokens", "at least 1"),
         ({"max_tokens": 1.5}, "max_tokens", "integer"),
@@ -215,6 +239,31 @@ def test_a_wrong_field_is_refused_by_name(server, change, param, said):
     assert said in error["message"]
 
 
+def test_a_text_that_cannot_fit_is_refused_before_it_is_encoded(server):
+    error = json.loads(server.post(TEXT, greedy("{}" * 400_000)).data)["error"]
+    assert error["code"] == "context_length_exceeded"
+    assert error["message"].startswith("the prompt has at least ")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("prompt", [{}] * 300_000),
+        ("prompt", [[None] * 200_000]),
+        ("messages", [{}] * 9_000),
+        ("messages", [{"role": "user", "content": [{}] * 300_000}]),
+        ("stop", [{}] * 300_000),
+    ],
+)
+def test_the_first_wrong_item_of_a_list_ends_its_reading(field, value):
+    """A million errors would be collected while all clients wait."""
+    kind = ChatCompletion if field == "messages" else Completion
+    with pytest.raises(ApiError) as caught:
+        read(kind, json.dumps({"model": "base", "prompt": "a", field: value}).encode())
+    assert isinstance(caught.value.__cause__, ValidationError)
+    assert caught.value.__cause__.error_count() < 10
+
+
 @pytest.mark.parametrize(
     ("body", "said"),
     [
@@ -244,10 +293,37 @@ def test_fields_that_change_nothing_are_accepted(server):
         "top_p": None,
         "metadata": {"a": "b"},
         "max_tokens": 3,
+        "best_of": 1.0,
     }
     assert server.post(TEXT, greedy("The") | nothing).status == 200
     chat = {"tools": [], "response_format": {"type": "text"}, "max_completion_tokens": 3}
     assert server.post(CHAT, asked("Count.", **chat)).status == 200
+
+
+def test_numbers_are_read_as_openai_s_servers_read_them(server):
+    plain = json.loads(server.post(TEXT, greedy("The", max_tokens=8)).data)["choices"]
+    assert json.loads(server.post(TEXT, greedy("The", max_tokens=8.0)).data)["choices"] == plain
+    one = greedy("The", max_tokens=8) | {"temperature": 1.5, "top_p": 0, "seed": 3}
+    assert json.loads(server.post(TEXT, one).data)["choices"] == plain
+    refused = json.loads(server.post(TEXT, greedy("The", max_tokens=8.5)).data)["error"]
+    assert refused["param"] == "max_tokens"
+
+
+def test_tools_that_may_not_be_called_change_nothing(server):
+    plain = json.loads(server.post(CHAT, asked("Count.", temperature=0)).data)["choices"]
+    tools = [{"type": "function", "function": {"name": "add"}}]
+    none = asked("Count.", temperature=0, tools=tools, tool_choice="none")
+    assert json.loads(server.post(CHAT, none).data)["choices"] == plain
+    assert server.post(CHAT, none | {"tool_choice": "auto"}).status == 400
+
+
+def test_an_assistant_s_message_may_be_null(server):
+    said = [{"role": "user", "content": "Count."}, {"role": "assistant", "content": ""}]
+    said.append({"role": "user", "content": "Go on."})
+    fields = {"model": "tuned", "temperature": 0}
+    empty = json.loads(server.post(CHAT, fields | {"messages": said}).data)["choices"]
+    said[1] = {"role": "assistant", "content": None, "tool_calls": None}
+    assert json.loads(server.post(CHAT, fields | {"messages": said}).data)["choices"] == empty
 
 
 def test_what_the_models_cannot_do_is_refused(server):
@@ -257,6 +333,8 @@ def test_what_the_models_cannot_do_is_refused(server):
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages"),
+        ({"messages": [{"role": "user", "content": None}]}, "messages"),
+        ({"messages": [{"role": "assistant", "tool_calls": [{"id": "a"}]}]}, "messages"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages"),
     ):
         response = server.post(CHAT, asked("Count.") | change)
@@ -276,6 +354,13 @@ def test_other_addresses_and_methods_are_errors_of_the_api(server):
     ):
         assert response.status == status
         assert set(json.loads(response.data)["error"]) == {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/embeddings", "/chat/completions"])
+def test_what_is_not_there_is_told_what_is(server, path):
+    said = json.loads(server.post(path, {}).data)["error"]["message"]
+    assert said.startswith(f"there is nothing at {path};")
+    assert "/v1/chat/completions" in said
 
 
 def test_health_and_metrics(server):
