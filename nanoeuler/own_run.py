@@ -23,6 +23,7 @@ import yaml
 from nanoeuler import log, planned_data, planned_speed, planning
 from nanoeuler.backend import make_backend
 from nanoeuler.corpus.document_sources import OwnText, choose_sources
+from nanoeuler.corpus.own_text import is_output
 from nanoeuler.corpus.text_sample import SAMPLE_BYTES, bytes_per_token
 from nanoeuler.errors import UserError
 from nanoeuler.files import atomic_write
@@ -303,7 +304,7 @@ def write_config(path: Path, comment: Sequence[str], config: dict[str, Any]) -> 
 
 def together(paths: Sequence[str]) -> list[str]:
     """Put the pattern in the place of the files that a shell has made of it, and take a path that
-    is given twice once.
+    is given twice once. Of several paths, what nanoeuler has written is left out.
 
     Each path is a source of the corpus, which is measured by itself; a folder's files are one.
     """
@@ -311,6 +312,10 @@ def together(paths: Sequence[str]) -> list[str]:
     for path in paths:
         known.setdefault(os.path.normpath(path), path)
     paths = list(known.values())
+    own = [path for path in paths if not is_output(path)]
+    if own and (left_out := [path for path in paths if path not in own]):
+        log.line("text", f"left out {', '.join(left_out)}: written by nanoeuler")
+        paths = own
     first = Path(paths[0])
     pattern = str(first.parent / f"*{first.suffix}")
     if len(paths) > 1 and sorted(paths) == sorted(glob.glob(pattern)):

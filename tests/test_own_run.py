@@ -175,6 +175,12 @@ def test_the_files_that_a_shell_makes_of_a_pattern_are_one_source(tmp_path, monk
     assert together(["books/a.txt", "books/c.txt"]) == ["books/a.txt", "books/c.txt"]
     assert together(["books/a.txt"]) == ["books/a.txt"]
     assert together(["books/", "a.txt", "./books", "a.txt"]) == ["books/", "a.txt"]
+    (tmp_path / "results/it").mkdir(parents=True)
+    (tmp_path / "results/it/.made-by-nanoeuler").touch()
+    (tmp_path / "results/it/README.md").write_text("a model's card")
+    written = ["results", "results/it/README.md"]
+    assert together(["books/a.txt", *written, "books/"]) == ["books/a.txt", "books/"]
+    assert together(written) == written  # each is refused, or is what was asked for
     monkeypatch.chdir(tmp_path / "books")
     assert together(["b.txt", "a.txt", "c.txt"]) == ["*.txt"]
 

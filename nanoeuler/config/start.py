@@ -26,6 +26,7 @@ from nanoeuler.errors import UserError
 from nanoeuler.files import write_json
 from nanoeuler.folders import mark_earlier
 from nanoeuler.model.files import keep_model
+from nanoeuler.outputs import mark_outputs
 from nanoeuler.remaining import TRAINING, keep_jobs
 
 FETCHING = (
@@ -98,6 +99,7 @@ def begin(
     rules = {job.rule.name for job in jobs}
     require_plan(plan_command(config, rules, config_files, gpus, here))
     keep_what_is_needed(paths, jobs)
+    mark(paths, jobs)
     keep_jobs(paths.results, config, jobs)
     write_pipeline(paths.pipeline, config, running.needed_jobs())
 
@@ -174,6 +176,14 @@ def keep_what_is_needed(paths: Paths, jobs: Collection[SnakemakeJob]) -> None:
                 mark_earlier_corpus(path.parent)
             elif path.name == "manifest.json":
                 mark_earlier(path.parent)
+    except UserError as error:
+        raise SystemExit(f"error  {error}") from error
+
+
+def mark(paths: Paths, jobs: Iterable[SnakemakeJob]) -> None:
+    """Mark what the jobs will fill, so that no run takes it for a text of one's own."""
+    try:
+        mark_outputs(paths.data, paths.results, (file for job in jobs for file in job.output))
     except UserError as error:
         raise SystemExit(f"error  {error}") from error
 

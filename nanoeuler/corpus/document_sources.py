@@ -20,7 +20,7 @@ from nanoeuler import log
 from nanoeuler.corpus import batches
 from nanoeuler.corpus.batches import Batch
 from nanoeuler.corpus.extracted_pages import count_pages, read_index, read_pages
-from nanoeuler.corpus.own_text import find_files, read_documents, slug
+from nanoeuler.corpus.own_text import find, read_documents, slug
 from nanoeuler.corpus.split import position, title_key
 from nanoeuler.errors import UserError
 from nanoeuler.files import explain_os_errors, read_json
@@ -236,6 +236,7 @@ class OwnText:
     path: str
     files: Sequence[Path]
     name: str
+    notices: Sequence[str] = ()  # of files that were left out
     licence: str = "own text"
     kind: str = OWN_TEXT
     left_out: dict[str, str] = field(default_factory=dict)
@@ -271,6 +272,8 @@ class OwnText:
         aloud = not self.read_before  # once, however often the files are read
         self.read_before = True
         number = 0
+        for notice in self.notices if aloud else ():
+            log.line("text", notice)
         for file in self.files:
             key = None
             for document in read_documents(file, aloud):
@@ -324,14 +327,15 @@ def choose_sources(
         elif entry == FINEWEB:
             sources.append(WebPages(unique_paths(fineweb), licences.get(FINEWEB, ""), group=group))
         else:
-            files = [file for file in find_files(entry) if os.path.realpath(file) not in taken]
+            found, notices = find(entry)
+            files = [file for file in found if os.path.realpath(file) not in taken]
             if not files:
                 raise UserError(
                     f"{entry}: all its files belong to sources named before it; "
                     "take it out of corpus.sources"
                 )
             taken.update(os.path.realpath(file) for file in files)
-            sources.append(OwnText(entry, files, unused(slug(entry), names)))
+            sources.append(OwnText(entry, files, unused(slug(entry), names), notices))
     if not sources:
         raise UserError(
             "no text to build a corpus of; name gutenberg, fineweb or a path of your own in "

@@ -10,11 +10,13 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from nanoeuler import log
 from nanoeuler.corpus.decode import UTF_16_MARKS, decode
 from nanoeuler.corpus.gutenberg import strip_wrapping
 from nanoeuler.errors import UserError
+from nanoeuler.outputs import Outputs
 
 SUFFIXES = (".txt", ".md")
 PIECE = 16_000_000  # bytes
@@ -29,11 +31,23 @@ def slug(path: str) -> str:
     return re.sub(r"[\W_]+", "-", stem).strip("-").casefold()[-60:].strip("-") or "text"
 
 
-def find_files(path: str) -> list[Path]:
-    """Return the .txt and .md files that `path` (a file, a folder or a glob) names, sorted.
+class Found(NamedTuple):
+    """Files, sorted, and sentences about those beside them that were left out."""
 
-    Folders are searched with their subfolders. Hidden and empty files that a folder or a glob has
-    are left out. Raises `UserError` if there are none.
+    files: list[Path]
+    notices: list[str]
+
+
+def find_files(path: str) -> list[Path]:
+    return find(path).files
+
+
+def find(path: str) -> Found:
+    """Return the .txt and .md files that `path` (a file, a folder or a glob) names.
+
+    Folders are searched with their subfolders. Of what a folder or a glob has, hidden and empty
+    files are left out, and so are those that nanoeuler has written: each must be named by itself.
+    Raises `UserError` if there are none.
     """
     expanded = os.path.expanduser(path)
     if os.path.exists(expanded):
@@ -51,11 +65,38 @@ def find_files(path: str) -> list[Path]:
             raise UserError(
                 f"{path}: not a .txt or .md file; save it as plain text and name that file"
             )
-        return found
-    files = {file for each in found for file in ([each] if each.is_file() else files_below(each))}
-    if not (named := sorted(file for file in files if is_text_name(file) and file.stat().st_size)):
-        raise UserError(f"{path}: has no .txt or .md file with text in it; correct the path")
-    return named
+        return Found(found, [])
+    outputs = Outputs(expanded if found == [Path(expanded)] else search_root(expanded))
+    texts = {file for each in found for file in texts_in(each)}
+    named = [file for file in sorted(texts) if not outputs.have(file)]
+    if not named:
+        beside = outputs.described()
+        raise UserError(
+            f"{path}: has no .txt or .md file with text in it"
+            f"{beside and f' but {beside}'}; correct the path"
+        )
+    beside = outputs.described()
+    return Found(named, [f"{path}: left out {beside}"] if beside else [])
+
+
+def search_root(pattern: str) -> str:
+    """The folder that a glob starts from."""
+    while glob.has_magic(pattern):
+        pattern = os.path.dirname(pattern)
+    return pattern or "."
+
+
+def is_output(path: str) -> bool:
+    """Whether nanoeuler has written the file `path`, or all texts in that folder."""
+    outputs = Outputs(path)
+    texts = texts_in(Path(os.path.expanduser(path)))
+    return bool(texts) and all(map(outputs.have, texts))
+
+
+def texts_in(path: Path) -> list[Path]:
+    """The texts with anything in them that are `path`, or in that folder."""
+    files = [path] if path.is_file() else files_below(path)
+    return [file for file in files if is_text_name(file) and file.stat().st_size]
 
 
 def files_below(folder: Path) -> Iterator[Path]:

@@ -9,7 +9,7 @@ import pytest
 
 from nanoeuler import log
 from nanoeuler.corpus import own_text
-from nanoeuler.corpus.own_text import find_files, read_documents, slug
+from nanoeuler.corpus.own_text import find, find_files, read_documents, slug
 from nanoeuler.corpus.sample.gutenberg_wrapping import STYLES, Wrapping
 from nanoeuler.errors import UserError
 
@@ -223,3 +223,42 @@ def test_a_text_without_markers_stays_as_it_is(tmp_path):
 def test_an_empty_file_in_a_folder_is_left_out(shelf):
     (shelf / "deep" / "empty.txt").touch()
     assert names(shelf, find_files(str(shelf / "deep"))) == ["deep/er/d.md"]
+
+
+def test_what_nanoeuler_has_written_is_no_text_of_ones_own(tmp_path, monkeypatch):
+    """Folders with our mark, of earlier versions without one, of a program, and links to them."""
+    monkeypatch.chdir(tmp_path)
+    ours = {
+        "results/a/README.md": ("results/a/.made-by-nanoeuler", ""),
+        "results/b/evaluation.md": ("results/b/pipeline.json", '{"config": {}, "rules": {}}'),
+        "elsewhere/c/README.md": ("elsewhere/c/jobs.json", '{"config": {}, "jobs": {}}'),
+        "exported/README.md": ("exported/.nanoeuler", '{"files": ["README.md"]}'),
+        "models/m/README.md": ("models/m/config.json", '{"nanoeuler": "1.0"}'),
+        "data/corpora/n/train/text.txt": (
+            "data/corpora/n/manifest.json",
+            '{"sources": {}, "fingerprint": ""}',
+        ),
+        "data/gutenberg/classics/raw/pg84.txt": None,
+        "env/lib/LICENSE.txt": ("env/pyvenv.cfg", ""),
+    }
+    for name, sign in ours.items():
+        for path, content in ((name, "text\n"), sign or (name, "text\n")):
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            Path(path).write_text(content)
+    own = ["data/letters/b.txt", "n.md", "results/manifest.txt", "tasks/c.md"]
+    for name in own:
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text("text\n")
+    Path("link.md").symlink_to("results/a/README.md")
+
+    for path in (".", "**/*.*", "*"):
+        files, (notice,) = find(path)
+        assert [str(file) for file in files] == own
+        assert notice.startswith(f"{path}: left out 9 files in ")
+        assert notice.endswith(", written by nanoeuler or installed with a program")
+    for path in ("results/a", "data/corpora", "data/corpora/n/train", "data/gut*/*/raw/*.txt"):
+        with pytest.raises(UserError, match=r"with text in it but 1 file in .*, written by nano"):
+            find(path)
+    assert find("env").files == [Path("env/lib/LICENSE.txt")]  # its owner works in it
+    for name in ours:  # each can be had by its own name
+        assert find(name) == ([Path(name)], [])

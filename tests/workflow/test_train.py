@@ -8,27 +8,29 @@ import time
 
 import pytest
 
+from nanoeuler.corpus.own_text import find_files
 from tests.waiting import CEILING
 
-COMMAND = [sys.executable, "-m", "nanoeuler", "train", "my novel.txt", "--minutes", "1"]
+COMMAND = [sys.executable, "-m", "nanoeuler", "train", ".", "--minutes", "1"]
 NAMES = ("Bea", "Bram", "Hild", "Amos", "Wren")
 PLACES = ("quay", "inn", "mill", "harbour", "lighthouse", "market", "school")
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder outside the checkout, with a novel of 24 kB in it."""
+    """A folder outside the checkout, with a novel of 24 kB in it, where runs write, too."""
     days = (
         f"On day {day} of that winter {NAMES[day % 5]} walked from the {PLACES[day % 7]} "
         f"to the {PLACES[day % 4]} and met {NAMES[day % 3]}."
         for day in range(300)
     )
-    (tmp_path / "my novel.txt").write_text("\n\n".join(days), encoding="utf-8")
-    return tmp_path
+    (tmp_path / "my notes").mkdir()
+    (tmp_path / "my notes/my novel.txt").write_text("\n\n".join(days), encoding="utf-8")
+    return tmp_path / "my notes"
 
 
 def start(folder) -> subprocess.Popen:
-    environment = os.environ | {"XDG_CACHE_HOME": str(folder / "cache")}
+    environment = os.environ | {"XDG_CACHE_HOME": str(folder.parent / "cache")}
     return subprocess.Popen(
         COMMAND,
         cwd=folder,
@@ -53,17 +55,26 @@ def test_a_stopped_run_resumes_by_the_same_command_and_ends_with_a_report(folder
     said += first.stdout.read()
     assert first.wait(timeout=CEILING) == 130, said
     assert said.splitlines()[-1].startswith("interrupted  to go on, run the same command again")
-    config_file = folder / "results/my-novel/config.yaml"
+    config_file = folder / "results/my-notes/config.yaml"
     written = config_file.read_text(encoding="utf-8")
-    assert written.startswith("# nanoeuler train 'my novel.txt' --minutes 1\n")
+    assert written.startswith("# nanoeuler train . --minutes 1\n")
 
     second = start(folder)
     said, _ = second.communicate(timeout=CEILING)
     assert second.returncode == 0, said
     assert config_file.read_text(encoding="utf-8") == written
-    assert "results/my-novel/config.yaml is there and is taken as it is" in said
+    assert "results/my-notes/config.yaml is there and is taken as it is" in said
     samples = [line for line in said.splitlines() if line.startswith("sample  On day ")]
     assert len(samples) >= 5
-    assert "On day" in (folder / "results/my-novel/report.html").read_text(encoding="utf-8")
-    assert (folder / "results/my-novel/pretrain/model/model.safetensors").exists()
-    assert "chat results/my-novel/pretrain/model" in said
+    assert "On day" in (folder / "results/my-notes/report.html").read_text(encoding="utf-8")
+    assert (folder / "results/my-notes/pretrain/model/model.safetensors").exists()
+    assert "chat results/my-notes/pretrain/model" in said
+
+    # what the run has written is no text of one's own, so a third command finds nothing to do
+    made = [folder / "data/corpora/my-notes/manifest.json", *folder.glob("results/*/report.html")]
+    times = [file.stat().st_mtime_ns for file in made]
+    third = start(folder)
+    said, _ = third.communicate(timeout=CEILING)
+    assert third.returncode == 0, said
+    assert [file.stat().st_mtime_ns for file in made] == times, said
+    assert [str(file) for file in find_files(str(folder))] == [str(folder / "my novel.txt")]
