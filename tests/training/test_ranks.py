@@ -5,6 +5,7 @@ The ranks are processes on this host, some of which are killed.
 
 import shutil
 import signal
+import time
 
 import numpy as np
 import psutil
@@ -16,6 +17,7 @@ from nanoeuler.model.files import SavedModel, save_model
 from nanoeuler.model.flat import FlatBuffer, initial_parameters
 from nanoeuler.model.spec import block_matrices
 from nanoeuler.tokenizer import Tokenizer
+from nanoeuler.training.distributed import ranks
 from nanoeuler.training.distributed.shards import cuts
 from tests.waiting import CEILING, wait_until
 
@@ -88,6 +90,35 @@ def test_a_killed_rank_ends_all_and_the_rerun_goes_on_to_the_same_bits(trainer, 
         assert said.count("rank 1 of 2 was killed by SIGKILL; the other ranks are stopped") == 1
         assert "Traceback" not in said
     assert "going on from step" in trainer.run("pretrain", *TWO)
+    assert trainer.weights() == shared.weights()
+
+
+def test_a_suspended_rank_ends_all_and_the_rerun_goes_on_to_the_same_bits(trainer, shared):
+    trainer.config["pretrain"]["checkpoint_minutes"] = 0.001
+    process = trainer.start_until(23, "pretrain", *TWO, saved=True)
+    (other,) = ranks_of(process)
+    other.send_signal(signal.SIGSTOP)
+    process.send_signal(signal.SIGTERM)  # which waits for the end of a step that never ends
+    _, said = process.communicate(timeout=CEILING)
+    wait_for_end([other])
+    assert process.returncode == 1
+    assert said.count("rank 1 of 2 was suspended (SIGSTOP) for 15 seconds") == 1
+    assert "Traceback" not in said
+    assert "going on from step" in trainer.run("pretrain", *TWO)
+    assert trainer.weights() == shared.weights()
+
+
+def test_a_run_that_is_suspended_as_a_whole_goes_on(trainer, shared):
+    """As by Ctrl-Z."""
+    process = trainer.start_until(13, "pretrain", *TWO)
+    every = [psutil.Process(process.pid), *ranks_of(process)]
+    for each in every:
+        each.suspend()
+    time.sleep(ranks.STOPPED_SECONDS + 2)
+    for each in every[::-1]:
+        each.resume()
+    _, said = process.communicate(timeout=CEILING)
+    assert process.returncode == 0, said
     assert trainer.weights() == shared.weights()
 
 

@@ -1,34 +1,33 @@
 """The processes that are the ranks of a training stage.
 
 Rank 0 is the process that was asked to train. It starts the others on its host, with the command
-that it was given and their number in the environment, unless `srun` has started all of them
-(slurm_tasks.py). They end when it ends, whatever ends it. When one of them ends too early, it stops
-the others and itself.
+that it was given, their number in the environment and one end of a pair of sockets, unless `srun`
+has started all of them (slurm_tasks.py). They end when it ends, whatever ends it. When one of them
+ends too early, or is stopped for long, it ends the others and itself.
 """
 
 import contextlib
 import os
-import secrets
 import signal
+import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 from nanoeuler import log
 from nanoeuler.cores import threads_allowed
 from nanoeuler.errors import UserError
 from nanoeuler.training.distributed import slurm_tasks
-from nanoeuler.training.distributed.group import ALONE, Group, HostGroup, Lost, losing
+from nanoeuler.training.distributed.group import ALONE, Group, HostGroup, Lost
 
-RANK, RANKS, LEADER, KEY = (
-    f"NANOEULER_{name}" for name in ("RANK", "RANKS", "LEADER", "LEADER_KEY")
-)
+RANK, RANKS, LEADER = "NANOEULER_RANK", "NANOEULER_RANKS", "NANOEULER_LEADER"
 POLL_SECONDS = 0.2
+STOPPED_SECONDS = 15.0
+"""How long a rank may be stopped (SIGSTOP) while rank 0 is not."""
 MISTAKE_SECONDS = 1.0
 """How much later rank 0 may find a mistake that another rank has found, too."""
 PATIENCE_SECONDS = 20.0
@@ -89,10 +88,7 @@ def follow(folder: Path) -> HostGroup:
 
 def follow_parent() -> HostGroup:
     threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
-    with losing():
-        key = bytes.fromhex(os.environ[KEY])
-        leader = Client(address(os.environ[LEADER]), "AF_UNIX", authkey=key)
-        leader.send(own_rank())
+    leader = Connection(int(os.environ[LEADER]))
     return HostGroup(own_rank(), int(os.environ[RANKS]), [leader])
 
 
@@ -112,7 +108,9 @@ def lead(size: int) -> Iterator[Group]:
     peers: list[Connection] = []
     ended = threading.Event()
     try:
-        peers += meet(size, children, ended)
+        for rank in range(1, size):
+            start(rank, size, children, peers)
+        threading.Thread(target=watch, args=(children, ended), daemon=True).start()
         group = HostGroup(0, size, peers)
         yield group
         group.tell("end")
@@ -126,52 +124,62 @@ def lead(size: int) -> Iterator[Group]:
         end(children)
 
 
-def meet(
-    size: int, children: list[subprocess.Popen[bytes]], ended: threading.Event
-) -> list[Connection]:
-    """Start the other ranks, as `children`; returns the connections to them, in order."""
-    key = secrets.token_bytes(32)
-    found: dict[int, Connection] = {}
-    name = f"nanoeuler-{secrets.token_hex(16)}"
-    with Listener(address(name), "AF_UNIX", backlog=size, authkey=key) as listener:
-        environment = os.environ | {RANKS: str(size), LEADER: name, KEY: key.hex()}
-        children += [start(rank, environment) for rank in range(1, size)]
-        threading.Thread(target=watch, args=(children, ended), daemon=True).start()
-        while len(found) < size - 1:
-            peer = listener.accept()
-            found[peer.recv()] = peer
-    return [found[rank] for rank in sorted(found)]
-
-
-def address(name: str) -> str:
-    """Where rank 0 listens: on Linux no file, which a killed process would leave behind."""
-    return f"\0{name}" if sys.platform == "linux" else f"{tempfile.gettempdir()}/{name}"
-
-
-def start(rank: int, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    command = [sys.executable, *sys.orig_argv[1:]]
-    return subprocess.Popen(command, env=environment | {RANK: str(rank)}, stdin=subprocess.DEVNULL)
+def start(
+    rank: int, size: int, children: list[subprocess.Popen[bytes]], peers: list[Connection]
+) -> None:
+    """Start a rank, and add it to `children` and the connection to it to `peers`."""
+    own, theirs = socket.socketpair()
+    with theirs:
+        number = theirs.fileno()
+        named = {RANK: str(rank), RANKS: str(size), LEADER: str(number)}
+        children.append(
+            subprocess.Popen(
+                [sys.executable, *sys.orig_argv[1:]],
+                env=os.environ | named,
+                stdin=subprocess.DEVNULL,
+                pass_fds=[number],
+            )
+        )
+    peers.append(Connection(own.detach()))
 
 
 def watch(children: list[subprocess.Popen[bytes]], ended: threading.Event) -> None:
-    """End this process, and the other ranks, when one of them ends before its time."""
+    """End this process, and the other ranks, when one of them ends before its time, or is stopped
+    while this one is not."""
+    stopped = [0.0] * len(children)
     while not ended.wait(POLL_SECONDS):
-        for rank, child in enumerate(children, start=1):
+        for index, child in enumerate(children):
             status = child.poll()
-            if status is not None and not ended.is_set():
-                log.line(
-                    "error",
-                    f"{describe(rank, len(children) + 1, status)}; the other ranks "
-                    "are stopped; run the same command again, which goes on from the last "
-                    "checkpoint if there is one",
-                )
-                for other in children:
-                    other.kill()
-                os._exit(1)
+            # counted by looks, of which there are none while this process is stopped, too
+            stopped[index] = stopped[index] + POLL_SECONDS if is_stopped(child) else 0.0
+            if (status is None and stopped[index] < STOPPED_SECONDS) or ended.is_set():
+                continue
+            log.line(
+                "error",
+                f"{describe(index + 1, len(children) + 1, status)}; the other ranks "
+                "are stopped; run the same command again, which goes on from the last "
+                "checkpoint if there is one",
+            )
+            for other in children:
+                other.kill()
+            os._exit(1)
 
 
-def describe(rank: int, size: int, status: int) -> str:
-    """How a rank ended."""
+def is_stopped(child: subprocess.Popen[bytes]) -> bool:
+    """Whether a child that has not ended was stopped, by SIGSTOP or a debugger."""
+    if child.returncode is not None:
+        return False
+    try:
+        found = os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
+    except (AttributeError, ChildProcessError):  # another system, or it has just ended
+        return False
+    return found is not None
+
+
+def describe(rank: int, size: int, status: int | None) -> str:
+    """How a rank ended; None for one that was stopped."""
+    if status is None:
+        return f"rank {rank} of {size} was suspended (SIGSTOP) for {STOPPED_SECONDS:.0f} seconds"
     if status < 0:
         return f"rank {rank} of {size} was killed by {signal.Signals(-status).name}"
     return f"rank {rank} of {size} ended with status {status}, for the reason above"

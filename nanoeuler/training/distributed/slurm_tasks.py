@@ -1,7 +1,8 @@
 """Ranks that `srun` has started, one for each of its tasks, on any number of hosts.
 
 Rank 0 listens, and writes where into the folder of the stage, which all hosts see. Each rank
-connects twice: the second connection carries nothing, and ends with the rank.
+connects twice: the second connection carries a byte now and then, and ends with the rank. Whoever
+else connects is left to a thread, so that nobody waits for a stranger.
 """
 
 import contextlib
@@ -9,11 +10,12 @@ import json
 import os
 import secrets
 import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,9 +24,14 @@ from nanoeuler.errors import UserError
 from nanoeuler.temporary import temporary_beside
 from nanoeuler.training.distributed.group import Group, HostGroup, Lost, losing
 
+POLL_SECONDS = 0.2
 MEETING_SECONDS = 300.0
 """How long ranks wait for each other: hosts may be busy, and a shared folder slow."""
 ENDING_SECONDS = 20.0
+HANDSHAKE_SECONDS = 10.0
+"""How long one message of a connection's first ones may take."""
+BEAT_SECONDS, SILENCE_SECONDS = 5.0, 120.0
+"""How often a rank says that it lives, and how long it may be silent: compiling may hold it up."""
 
 
 class Task(NamedTuple):
@@ -84,19 +91,29 @@ def meet(size: int, file: Path) -> tuple[list[Connection], dict[str, Connection]
         )
         os._exit(1)
 
-    with Listener(("", 0), "AF_INET", backlog=2 * size, authkey=key) as listener:
-        where = {"host": socket.gethostname(), "port": listener.address[1], "key": key.hex()}
-        write_privately(file, where)
-        patience = threading.Timer(MEETING_SECONDS, give_up)
-        patience.daemon = True
-        patience.start()
+    def admit(accepted: socket.socket) -> None:
+        peer = Connection(accepted.detach())
+        with contextlib.suppress(AuthenticationError, EOFError, OSError, ValueError):  # a stranger
+            set_patience(peer, HANDSHAKE_SECONDS)
+            deliver_challenge(peer, key)
+            answer_challenge(peer, key)
+            rank, kind, host = peer.recv()
+            set_patience(peer, 0)
+            send_at_once(peer)
+            hosts[rank] = host
+            found[rank, kind] = peer
+
+    with socket.create_server(("", 0), backlog=2 * size) as listening:
+        port = listening.getsockname()[1]
+        write_privately(file, {"host": socket.gethostname(), "port": port, "key": key.hex()})
+        listening.settimeout(POLL_SECONDS)
+        deadline = time.monotonic() + MEETING_SECONDS
         while len(found) < 2 * (size - 1):
-            with contextlib.suppress(AuthenticationError, EOFError, OSError):  # a stranger
-                peer = listener.accept()
-                rank, kind, host = peer.recv()
-                send_at_once(peer)
-                found[rank, kind], hosts[rank] = peer, host
-        patience.cancel()
+            if time.monotonic() > deadline:
+                give_up()
+            with contextlib.suppress(TimeoutError):
+                accepted, _ = listening.accept()
+                threading.Thread(target=admit, args=(accepted,), daemon=True).start()
         file.unlink()
     others = range(1, size)
     lives = {f"rank {rank} of {size} on {hosts[rank]}": found[rank, "life"] for rank in others}
@@ -126,31 +143,41 @@ def follow(folder: Path) -> HostGroup:
             send_at_once(connection)
             connections.append(connection)
     calls, life = connections
-    threading.Thread(target=end_with, args=(life,), daemon=True).start()
+    for work in (end_with, beat):
+        threading.Thread(target=work, args=(life,), daemon=True).start()
     return HostGroup(own.rank, own.size, [calls])
 
 
 def watch(life: Connection, name: str, ended: threading.Event) -> None:
-    """On rank 0: end this process, and so all ranks, when the one called `name` ends too early."""
-    wait_for_end(life)
+    """On rank 0: end this process, and so all ranks, when the one called `name` ends too early or
+    falls silent."""
+    how = "has ended"
+    with contextlib.suppress(EOFError, OSError):
+        while life.poll(SILENCE_SECONDS):
+            life.recv_bytes()
+        how = f"has been silent for {SILENCE_SECONDS:.0f} seconds: it is suspended, or cut off"
     if not ended.is_set():
         log.line(
             "error",
-            f"{name} has ended; the other ranks are stopped; run the same command again, which "
+            f"{name} {how}; the other ranks are stopped; run the same command again, which "
             "goes on from the last checkpoint if there is one",
         )
         os._exit(1)
 
 
+def beat(life: Connection) -> None:
+    """On another rank: say now and then that it lives."""
+    with contextlib.suppress(OSError):
+        while True:
+            life.send_bytes(b".")
+            time.sleep(BEAT_SECONDS)
+
+
 def end_with(life: Connection) -> None:
     """On another rank: end this process when rank 0 has ended."""
-    wait_for_end(life)
-    os._exit(1)
-
-
-def wait_for_end(life: Connection) -> None:
     with contextlib.suppress(EOFError, OSError):
         life.recv_bytes()
+    os._exit(1)
 
 
 def write_privately(file: Path, value: Any) -> None:
@@ -165,3 +192,11 @@ def send_at_once(connection: Connection) -> None:
     """Send small messages without waiting for more: a call is answered by nothing."""
     with socket.socket(fileno=os.dup(connection.fileno())) as same:
         same.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def set_patience(connection: Connection, seconds: float) -> None:
+    """Let each read and write of a connection fail after so many seconds; 0: never."""
+    limit = struct.pack("ll", int(seconds), 0)
+    with socket.socket(fileno=os.dup(connection.fileno())) as same:
+        same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        same.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
