@@ -89,11 +89,18 @@ def check_texts(entry: Mapping[str, Any], required: tuple[str, ...], where: str)
             )
 
 
-def earlier_turns(entry: Mapping[str, Any], where: str) -> list[dict[str, str]]:
-    """The turns before the last of a conversation, each with an instruction and its output."""
+def earlier_turns(entry: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
+    """The turns before the last of a conversation, each with an instruction and its output.
+
+    A turn may have `learned`, a truth value.
+    """
     turns = entry.get("earlier", [])
     if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
         raise UserError(f"{where}: earlier is not a list of turns; correct the line or take it out")
     for turn in turns:
         check_texts(turn, ("instruction", "output"), where)
+        if not isinstance(turn.get("learned", True), bool):
+            raise UserError(
+                f"{where}: learned is neither true nor false; correct the line or take it out"
+            )
     return turns

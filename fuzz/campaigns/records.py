@@ -24,10 +24,14 @@ MORE: dict[str, list[dict[str, Any]]] = {  # further layouts
         {"messages": MESSAGES},
         {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Ho"}]},
         {"instruction": "Say fox.", "context": "A fox.", "response": "fox", "category": "qa"},
+        {"instruction": "Hi", "output": "Ho", "system": "x", "history": [["Say.", "fox"]]},
+        {"messages": [*MESSAGES, MESSAGES[1], MESSAGES[2] | {"weight": 0}], "tools": []},
+        {"instruction": "Hi", "input": "<noinput>", "output": "<nooutput>", "label": False},
     ],
     "preferences": [
         {"instruction": "Say fox.", "output_1": "fox", "output_2": "dog", "preference": 1},
         {"prompt": "Say.", "chosen": MESSAGES[1:], "rejected": [*MESSAGES[1:2], MESSAGES[2]]},
+        {"messages": MESSAGES[:2], "chosen": "fox", "rejected": "dog", "history": [["a", "b"]]},
     ],
     "questions": [],
     "task": [

@@ -20,19 +20,31 @@ from pathlib import Path
 from typing import Any
 
 from nanoeuler import log
-from nanoeuler.corpus.dialogue import Unusable, check_text, read_conversation
+from nanoeuler.corpus.dialogue import (
+    check_repeated,
+    messages_before,
+    read_conversation,
+    read_prompt,
+)
 from nanoeuler.corpus.download import Source, local_copy
+from nanoeuler.corpus.record_fields import (
+    MOST_NAMES,
+    READ_OF_ALL,
+    Unusable,
+    check_fields,
+    check_reply,
+    check_text,
+    fields_not_read,
+    first_given,
+    read_input,
+)
 from nanoeuler.corpus.record_files import read_records
 from nanoeuler.corpus.remote_file import Patience
 from nanoeuler.errors import UserError
 from nanoeuler.files import canonical_json, sha256_text, write_json
 from nanoeuler.folders import atomic_folder, require_ours
 
-NAMES = {
-    "instruction": ("instruction",),
-    "input": ("input", "context"),
-    "output": ("output", "response"),
-}
+READ = {*READ_OF_ALL, "output", "response"}
 WANTED = "the texts instruction, output and, if there is one, input, or with a list messages"
 TOLD = 5  # bad records named in the log
 Record = dict[str, Any]
@@ -63,12 +75,16 @@ def prepare(
     records: dict[str, Record] = {}  # by their content
     weights: dict[str, float] = {}  # the same keys → how often the record is seen
     bad: Counter[str] = Counter()
+    not_read: Counter[str] = Counter()
     mixture: list[dict[str, Any]] = []
     copies = 0
     for member in members:
         source, weight = Source.from_entry(member), member.get("weight", 1)
         with local_copy(source, output, patience) as copy:
-            found, problems, twice = check_records(copy.path, source.url, check_record, WANTED)
+            found, problems, twice, unread = check_records(
+                copy.path, source.url, check_record, WANTED, READ
+            )
+            not_read += unread
             mixture.append(
                 {
                     "url": source.url,
@@ -102,6 +118,7 @@ def prepare(
         "with_input": sum(bool(record["input"]) for record in records.values()),
         "conversations": sum("earlier" in record for record in records.values()),
         "bad": dict(bad),
+        "not_read": dict(not_read),
         "duplicates": copies,
     }
     write_splits(output, splits, manifest, "records")
@@ -154,16 +171,18 @@ def repetitions(record: Record, weight: float) -> int:
 
 
 def check_records(
-    path: Path, address: str, check: Callable[[Any], Record], wanted: str
-) -> tuple[list[Record], Counter[str], int]:
+    path: Path, address: str, check: Callable[[Any], Record], wanted: str, read: set[str]
+) -> tuple[list[Record], Counter[str], int, Counter[str]]:
     """Read the good records of a file with `check`, which raises `Unusable` for bad ones.
 
-    Returns them in their order, the counted faults of the bad ones, and the number of exact copies
-    of earlier records. Raises `UserError`, saying that records with `wanted` are needed, for a file
-    without records or with more bad ones than good ones.
+    Returns them in their order, the counted faults of the bad ones, the number of exact copies of
+    earlier records, and of how many records each field beside `read` was not read. Raises
+    `UserError`, saying that records with `wanted` are needed, for a file without records or with
+    more bad ones than good ones.
     """
     records: dict[str, Record] = {}
     bad: Counter[str] = Counter()
+    not_read: Counter[str] = Counter()
     examples: list[str] = []
     total = 0
     for where, value in read_records(path, address):
@@ -171,12 +190,18 @@ def check_records(
         try:
             record = check(value)
             records.setdefault(canonical_json(record), record)
+            for name in fields_not_read(value, read):
+                known = name in not_read or len(not_read) < MOST_NAMES
+                not_read[name if known else "others"] += 1
         except Unusable as problem:
             bad[str(problem)] += 1
             if len(examples) <= TOLD:
                 examples.append(f"{where}: {problem}")
     tell_bad(address, total, bad, examples, len(records), wanted)
-    return list(records.values()), bad, total - bad.total() - len(records)
+    if not_read:
+        told = ", ".join(f"{name} ({count:,})" for name, count in not_read.most_common())
+        log.line("not-read", f"{address}: fields of records that are not read: {told}")
+    return list(records.values()), bad, total - bad.total() - len(records), not_read
 
 
 def find_entry(name: str, sources: Mapping[str, Any], section: str) -> Mapping[str, Any]:
@@ -220,18 +245,21 @@ def check_record(value: Any) -> Record:
     """
     if not isinstance(value, Mapping):
         raise Unusable("no JSON object")
-    conversation = value.get("messages", value.get("conversations"))
-    if conversation is not None:
+    check_fields(value)
+    conversation = first_given(value, "messages", "conversations")
+    if conversation is None or (conversation == [] and "instruction" in value):
+        instruction = check_text(value.get("instruction"), "instruction")
+        asked = {"role": "user", "content": instruction}
+        earlier, instruction = read_prompt([*messages_before(value), asked], "history")
+        output = check_reply(first_given(value, "output", "response"), "output")
+        record: Record = {"instruction": instruction, "input": read_input(value), "output": output}
+    else:
+        if isinstance(conversation, list):
+            check_repeated(value, ("instruction", "input", "context", "output", "response"))
+            conversation = [*messages_before(value, conversation), *conversation]
         *earlier, last = read_conversation(conversation)
-        record: Record = {"instruction": last["instruction"], "input": "", "output": last["output"]}
-        return record | ({"earlier": earlier} if earlier else {})
-    record = {}
-    for field, names in NAMES.items():
-        text = next((value[name] for name in names if name in value), None)
-        if text is None and field == "input":
-            text = ""
-        record[field] = check_text(text, field, may_be_empty=field == "input")
-    return record
+        record = {"instruction": last["instruction"], "input": "", "output": last["output"]}
+    return record | ({"earlier": earlier} if earlier else {})
 
 
 def prompt_key(record: Record) -> str:

@@ -7,13 +7,13 @@ They are read in these formats:
 
     instruction, input, output_1, output_2, preference
                     `preference` is the better output, 1 or 2 (AlpacaFarm)
-    prompt | question [, system], chosen, rejected
+    prompt | instruction | question, chosen, rejected
                     texts, or lists of messages that end with the reply (UltraFeedback, Orca)
     messages | conversations, chosen, rejected
                     the prompt is a conversation that waits for a reply (chat, ShareGPT)
 
-Pairs that nothing can be learned from are left out and counted. All pairs of one prompt are on one
-side of the split.
+Each may have a `system` message, a `history` and an `input`, as instructions do. Pairs that nothing
+can be learned from are left out and counted. All pairs of one prompt are on one side of the split.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,14 +21,29 @@ from pathlib import Path
 from typing import Any
 
 from nanoeuler import log
-from nanoeuler.corpus.dialogue import Turn, Unusable, check_text, read_message, read_prompt
+from nanoeuler.corpus.dialogue import Turn, messages_before, read_message, read_prompt
 from nanoeuler.corpus.download import Source, local_copy
 from nanoeuler.corpus.instructions import check_records, find_entry, split, write_splits
+from nanoeuler.corpus.record_fields import (
+    READ_OF_ALL,
+    Unusable,
+    check_fields,
+    check_reply,
+    check_text,
+    first_given,
+    is_given,
+    is_learned,
+    read_input,
+)
 from nanoeuler.corpus.remote_file import Patience
 from nanoeuler.folders import require_ours
 
 Pair = dict[str, Any]
 """instruction, input, chosen, rejected and, for a conversation, `earlier`: the turns before."""
+READ = {
+    *(READ_OF_ALL | {"prompt", "question", "chosen", "rejected"}),
+    *("output_1", "output_2", "preference"),
+}
 WANTED = "prompt, chosen and rejected, or instruction, output_1, output_2 and preference"
 
 
@@ -49,7 +64,7 @@ def prepare(
     require_ours(output)
     output.parent.mkdir(parents=True, exist_ok=True)
     with local_copy(source, output, patience) as copy:
-        pairs, bad, copies = check_records(copy.path, source.url, read_pair, WANTED)
+        pairs, bad, copies, not_read = check_records(copy.path, source.url, read_pair, WANTED, READ)
         origin = {"url": source.url, "revision": copy.revision, "sha256": copy.sha256}
     splits = split(pairs, validation_share, source.url)
     manifest: dict[str, Any] = {
@@ -61,6 +76,7 @@ def prepare(
         "pairs": len(pairs),
         "chosen_is_longer": sum(len(pair["chosen"]) > len(pair["rejected"]) for pair in pairs),
         "bad": dict(bad),
+        "not_read": dict(not_read),
         "duplicates": copies,
     }
     write_splits(output, splits, manifest, "pairs")
@@ -79,26 +95,27 @@ def read_pair(value: Any) -> Pair:
     """Read the pair in a JSON value. Raises `Unusable`."""
     if not isinstance(value, Mapping):
         raise Unusable("no JSON object")
-    earlier: list[Turn] = []
+    check_fields(value)
+    before: list[Any] = []
     if "output_1" in value or "output_2" in value:
-        instruction = check_text(value.get("instruction"), "instruction")
-        outputs = [check_text(value.get(name), name) for name in ("output_1", "output_2")]
+        check_text(value.get("instruction"), "instruction")
+        outputs = [check_reply(value.get(name), name) for name in ("output_1", "output_2")]
         preference = value.get("preference")
         if isinstance(preference, bool) or preference not in (1, 2):
             raise Unusable("preference is neither 1 nor 2")
         chosen, rejected = outputs if preference == 1 else outputs[::-1]
     else:
-        before, chosen = read_side(value.get("chosen"), "chosen")
+        before_chosen, chosen = read_side(value.get("chosen"), "chosen")
         before_rejected, rejected = read_side(value.get("rejected"), "rejected")
-        if before and before_rejected and before != before_rejected:
+        if before_chosen and before_rejected and before_chosen != before_rejected:
             raise Unusable("chosen and rejected reply to different prompts")
-        earlier, instruction = read_prompt_of(value, before or before_rejected)
+        before = before_chosen or before_rejected
+    earlier, instruction = read_prompt_of(value, before)
     if chosen.strip() == rejected.strip():
         raise Unusable("both sides are the same")
-    context = value.get("input")
     pair: Pair = {
         "instruction": instruction,
-        "input": check_text("" if context is None else context, "input", may_be_empty=True),
+        "input": read_input(value),
         "chosen": chosen,
         "rejected": rejected,
     }
@@ -115,25 +132,31 @@ def read_side(value: Any, name: str) -> tuple[list[Any], str]:
         role, reply = read_message(value[-1], name)
         if role != "assistant":
             raise Unusable(f"{name} does not end with a reply")
+        if not is_learned(value[-1]):
+            raise Unusable(f"{name} has weight 0")
         return list(value[:-1]), reply
-    return [], check_text(value, name)
+    return [], check_reply(value, name)
 
 
 def read_prompt_of(value: Mapping[str, Any], before: list[Any]) -> tuple[list[Turn], str]:
     """Return the earlier turns and the instruction of a pair.
 
-    `before` has the messages in front of the replies. They are the prompt if no field gives one, or
-    if there are more of them than the one that a `prompt` of text repeats.
+    The messages in front of the replies, `before`, are the prompt; a text or a conversation beside
+    them may repeat it. Else a field of text is the prompt, else a conversation.
     """
-    names = ("prompt", "instruction", "question", "messages", "conversations")
-    given = (value[name] for name in names if value.get(name) is not None)
-    prompt = next(given, before)
-    if isinstance(prompt, str) and len(before) > 1:
-        prompt = before
-    if isinstance(prompt, str):
-        text = check_text(prompt, "prompt")
-        system = check_text(value.get("system") or "", "system", may_be_empty=True)
-        return [], f"{system}\n\n{text}" if system.strip() else text
-    if not isinstance(prompt, Sequence) or not prompt:
-        raise Unusable("prompt is missing")
-    return read_prompt(prompt, "the prompt")
+    prompt = first_given(value, "prompt", "instruction", "question")
+    talk = first_given(value, "messages", "conversations")
+    if isinstance(prompt, list) and prompt:
+        prompt, talk = None, first_given({"prompt": prompt, "messages": talk}, "prompt", "messages")
+    if before and talk and list(talk)[: len(before)] != before[: len(talk)]:
+        raise Unusable("prompt and the messages before the replies differ")
+    messages = before or talk
+    if not messages:
+        messages = [{"role": "user", "content": check_text(prompt, "prompt")}]
+    elif not isinstance(messages, list):
+        raise Unusable("messages is not a list")
+    elif is_given(prompt):
+        said = [read_message(message, "the prompt")[1] for message in messages]
+        if not any(check_text(prompt, "prompt").strip() in text for text in said):
+            raise Unusable("prompt is not in the conversation")
+    return read_prompt([*messages_before(value, messages), *messages], "the prompt")

@@ -4,7 +4,8 @@
 
 Each line is a JSON object: `instruction`, `answer` and, if there is one, `input`. `kind` groups
 questions in the report, and replies that end with the text `preferred_ending` are counted. One bad
-line stops the stage, since a score is only comparable when every question counts.
+line stops the stage, since a score is only comparable when every question counts. Further fields
+(an id, a source) are not read, but one that belongs to the prompt is refused.
 """
 
 import json
@@ -15,9 +16,12 @@ from typing import Any
 from nanoeuler import log
 from nanoeuler.corpus.download import Source, local_copy
 from nanoeuler.corpus.json_records import read_json_records
+from nanoeuler.corpus.record_fields import NO_PLACE, is_given
 from nanoeuler.corpus.remote_file import Patience
 from nanoeuler.errors import UserError
 from nanoeuler.files import atomic_write
+
+PROMPTS = ("context", "system", "system_prompt", "history", "messages", "conversations", *NO_PLACE)
 
 
 def prepare(
@@ -53,7 +57,13 @@ def check_question(value: Any, where: str) -> dict[str, str]:
             f"{where}: not a JSON object; "
             "each line must hold one question as {'instruction': …, 'answer': …}"
         )
-    question = {"input": "", **value}
+    question = {**value, "input": "" if value.get("input") is None else value["input"]}
+    for name in PROMPTS:
+        if is_given(value.get(name)):
+            raise UserError(
+                f"{where}: {name} is a part of the prompt for which a question has no place; "
+                "write it into instruction or input, or take the question out"
+            )
     optional = [name for name in ("kind", "preferred_ending") if name in question]
     fields = ["instruction", "input", "answer", *optional]
     for field in fields:

@@ -13,6 +13,8 @@ from nanoeuler.errors import UserError
 
 PARQUET = b"PAR1"
 BATCH = 1_000  # rows
+BYTES = "BLOB"
+"""The type, or a part of its name, of columns of bytes: text, as many writers leave it."""
 TIME_ZONE = "WITH TIME ZONE"
 """Part of the names of types that are skipped: DuckDB needs another package to read their values,
 and nothing is learned from times."""
@@ -46,13 +48,14 @@ def read_parquet_rows(path: Path, address: str) -> Iterator[tuple[str, dict[str,
                 f"select {wanted or 'null'} from read_parquet(?)", [str(path)]
             )
             columns = [column[0] for column in cursor.description]
+            of_bytes = any(BYTES in kind for _, kind, *_ in described)
             number = 0
             while rows := cursor.fetchmany(BATCH):
                 for row in rows:
                     number += 1
                     values = zip(columns, row, strict=True)
                     record = {name: value for name, value in values if value is not None}
-                    yield f"row {number}", record
+                    yield f"row {number}", as_text(record) if of_bytes else record
     except (MemoryError, duckdb.Error) as error:
         if isinstance(error, MemoryError) or "Out of Memory Error" in str(error):
             raise UserError(
@@ -62,3 +65,15 @@ def read_parquet_rows(path: Path, address: str) -> Iterator[tuple[str, dict[str,
         raise UserError(
             f"{address}: damaged parquet ({' '.join(str(error).split())[:120]}); fetch it again"
         ) from error
+
+
+def as_text(value: Any) -> Any:
+    """Return `value` with all bytes in it that are UTF-8 as text."""
+    if isinstance(value, dict):
+        return {key: as_text(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [as_text(part) for part in value]
+    try:
+        return value.decode() if isinstance(value, bytes) else value
+    except UnicodeDecodeError:
+        return value

@@ -7,6 +7,7 @@ Records are packed once; epochs visit the rows in different orders.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -76,11 +77,11 @@ def encode_records(
 
 
 def encode_turns(
-    turns: Sequence[Mapping[str, str]], tokenizer: Tokenizer, fill: Callable[[str, str], str]
+    turns: Sequence[Mapping[str, Any]], tokenizer: Tokenizer, fill: Callable[[str, str], str]
 ) -> TokenRecord:
     """Turns of instruction, input (if any) and output, one after another as in a chat.
 
-    Every output and its `</s>` are learned.
+    Every output and its `</s>` are learned, except in a turn whose `learned` is false.
     """
     end = np.array([tokenizer.end_id], np.int32)
     tokens, learned = [end], [np.array([False])]
@@ -88,7 +89,8 @@ def encode_turns(
         prompt = tokenizer.encode(fill(turn["instruction"], turn.get("input", "")))
         response = tokenizer.encode(turn["output"], continues=True)
         tokens += [prompt, response, end]
-        learned += [np.zeros(len(prompt), bool), np.ones(len(response) + 1, bool)]
+        is_learned = turn.get("learned", True)
+        learned += [np.zeros(len(prompt), bool), np.full(len(response) + 1, is_learned)]
     return TokenRecord(np.concatenate(tokens).astype(np.int32), np.concatenate(learned))
 
 

@@ -134,6 +134,22 @@ def test_masked_targets_weigh_nothing(stream):
     assert rows.weights.sum() == pytest.approx(1, abs=1e-5)
 
 
+def test_a_reply_that_is_not_to_be_learned_is_seen_alone(tokenizer, tmp_path):
+    turns = [
+        {"instruction": "Hello!", "output": "wrong", "learned": False},
+        {"instruction": "Say hen.", "output": "hen", "learned": True},
+    ]
+    record = {"instruction": "Say fox.", "output": "fox", "earlier": turns}
+    [found], fit = encode_records(write(tmp_path / "x.jsonl", [record]), tokenizer, "chat", CONTEXT)
+    end = tokenizer.decode([tokenizer.end_id])
+    assert tokenizer.decode(found.tokens[found.learned]) == f"hen{end}fox{end}"
+    assert f"Assistant: wrong{end}" in tokenizer.decode(found.tokens)
+    assert fit.response_tokens == found.learned.sum()
+    turns[0]["learned"] = 0
+    with pytest.raises(UserError, match="line 1: learned is neither true nor false"):
+        encode_records(write(tmp_path / "x.jsonl", [record]), tokenizer, "chat", CONTEXT)
+
+
 def test_every_reply_of_a_conversation_is_learned_and_nothing_else(tokenizer, tmp_path):
     earlier = [
         {"instruction": "Hello!", "output": "Hi."},
