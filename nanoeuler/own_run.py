@@ -12,6 +12,7 @@ import math
 import multiprocessing
 import os
 import re
+import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ import yaml
 
 from nanoeuler import log, planned_data, planned_speed, planning
 from nanoeuler.backend import make_backend
+from nanoeuler.config.loading import load_files
 from nanoeuler.corpus.document_sources import OwnText, choose_sources
 from nanoeuler.corpus.own_text import is_output
 from nanoeuler.corpus.text_sample import SAMPLE_BYTES, bytes_per_token
@@ -295,11 +297,20 @@ def make_config(name: str, paths: Sequence[str], text: Text, choice: Choice) -> 
     }
 
 
-def write_config(path: Path, comment: Sequence[str], config: dict[str, Any]) -> None:
-    """Write a configuration with `comment` above it, atomically."""
+def write_config(path: Path, comment: Sequence[str], config: dict[str, Any]) -> Path | None:
+    """Write a configuration with `comment` above it, atomically, once it is known to be valid.
+
+    Returns where one that was there before is kept. Raises `UserError` without a change.
+    """
+    kept = path.with_suffix(".before.yaml") if path.is_file() else None
     with atomic_write(path) as file:
         file.writelines(f"# {line}".rstrip() + "\n" for line in comment)
         yaml.safe_dump(config, file, sort_keys=False, allow_unicode=True, width=90)
+        file.flush()
+        load_files([file.name])
+        if kept:
+            shutil.copy2(path, kept)
+    return kept
 
 
 def together(paths: Sequence[str]) -> list[str]:
@@ -321,10 +332,3 @@ def together(paths: Sequence[str]) -> list[str]:
     if len(paths) > 1 and sorted(paths) == sorted(glob.glob(pattern)):
         return [pattern]
     return paths
-
-
-def name_of(path: str) -> str:
-    """A name for a run: that of the file, or of the folder, as letters, digits and hyphens."""
-    whole = Path(os.path.abspath(os.path.expanduser(path)))
-    stem = whole.parent.name if glob.has_magic(whole.name) else whole.stem
-    return re.sub(r"[^A-Za-z0-9]+", "-", stem).strip("-")[:60].strip("-").lower() or "own-text"

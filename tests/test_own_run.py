@@ -1,17 +1,19 @@
 """The configuration that `nanoeuler train` chooses: sizes, tokens and schedule for a text."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from nanoeuler import own_run, planned_speed
+from nanoeuler import log, own_run, planned_speed
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.cli import main
 from nanoeuler.cli.own_text import prepare
 from nanoeuler.config import load
 from nanoeuler.errors import UserError
 from nanoeuler.model.spec import parameter_count, training_flops_per_token
+from nanoeuler.own_folder import choose_name, name_of
 from nanoeuler.own_run import (
     EPOCHS,
     PARAMETERS_PER_TOKEN,
@@ -21,7 +23,6 @@ from nanoeuler.own_run import (
     choose,
     make_config,
     measure,
-    name_of,
     read_text,
     step_tokens,
     together,
@@ -157,13 +158,49 @@ def test_the_vocabulary_fits_what_the_text_yields(tmp_path):
         ("my novel.txt", "my-novel"),
         ("books/", "books"),
         ("~/Notes & Letters.md", "notes-letters"),
-        ("роман.txt", "own-text"),
+        ("Роман №2.txt", "роман-2"),
+        ("红楼梦.txt", "红楼梦"),
+        ("हिन्दी किताब.md", "हिन्दी-किताब"),
+        ("Cafe\u0301 \u0301x.txt", "café-x"),
+        ("★.txt", "own-text"),
         ("books/*.txt", "books"),
         ("/*.txt", "own-text"),
     ],
 )
 def test_a_run_is_named_after_its_text(path, name):
     assert name_of(path) == name
+
+
+def test_different_texts_have_different_runs_and_each_is_found_again(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        own_run, "choose_here", lambda text, minutes: (choose(text, minutes, LAPTOP), "cpu")
+    )
+    log.start()
+    texts = ["data/a/input.txt", "data/b/input.txt", "b/input.txt", "红楼梦.txt", "西游记.txt"]
+    for number, name in enumerate(texts):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(PROSE + str(number))
+    runs = {}
+    for text in texts:
+        runs[text] = choose_name([text], Path("results"), f"# train {text}")
+        file = Path("results", runs[text], "config.yaml")
+        prepare(file, runs[text], [text], 1, f"train {text}")
+    last = runs.pop("b/input.txt")
+    assert last.startswith("input-")
+    assert len(last) == len("input-") + 8
+    assert list(runs.values()) == ["input", "b-input", "红楼梦", "西游记"]
+    assert "results/input belongs to another text, so this run is called b-input" in (
+        capsys.readouterr().err
+    )
+    for text in (*runs, "b/input.txt", str(tmp_path / "data/b/input.txt")):
+        run = choose_name([text], Path("results"), "# with more minutes")
+        config = load(Path("results", run, "config.yaml"))
+        assert os.path.realpath(config["corpus"]["sources"][0]) == os.path.realpath(text)
+    # of a name that is asked for, it is said
+    with pytest.raises(UserError, match=r"results/input: belongs to another run; give .* --name"):
+        prepare(Path("results/input/config.yaml"), "input", ["data/b/input.txt"], 1, "named")
+    assert load("results/input/config.yaml")["corpus"]["sources"] == ["data/a/input.txt"]
 
 
 def test_the_files_that_a_shell_makes_of_a_pattern_are_one_source(tmp_path, monkeypatch):
@@ -196,7 +233,13 @@ def test_the_files_that_a_shell_makes_of_a_pattern_are_one_source(tmp_path, monk
         (["photo.jpg"], "photo.jpg: not a .txt or .md file"),
         (["novel.txt", "--minutes", "0"], "--minutes 0: give 1 to 1440"),
         (["novel.txt", "--minutes", "nan"], "--minutes nan: give 1 to 1440"),
-        (["novel.txt", "--name", "../x"], "--name ../x: give a name of"),
+        (["novel.txt", "--name", "../x"], "--name '../x': give a name of"),
+        (
+            ["novel.txt", "--name", "it\nresults_dir: x"],
+            "--name 'it\\nresults_dir: x': give a name",
+        ),
+        (["novel.txt", "--name", "it\n"], "--name 'it\\n': give a name"),
+        (["novel.txt", "--name", "字" * 67], "give a name of at most 200 letters"),
         (["novel.txt", "--name", "taken"], "results/taken: belongs to another run"),
     ],
 )

@@ -8,7 +8,6 @@ resumes a run that was stopped, and takes the configuration as it then is.
 
 import argparse
 import os
-import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from pathlib import Path
 
 from nanoeuler.cli.options import finish
 from nanoeuler.cli.workflow import find_snakefile, run_snakemake
-from nanoeuler.errors import UserError
+from nanoeuler.errors import UserError, brief
 
 MOST_MINUTES = 24 * 60
 RESULTS = Path("results")
@@ -51,8 +50,9 @@ def register(subparsers: argparse._SubParsersAction) -> None:
 
 
 def run_train(options: argparse.Namespace) -> int:
-    from nanoeuler.config.section import FORM_OF_NAME, NAME
-    from nanoeuler.own_run import name_of, together
+    from nanoeuler.names import FORM_OF_NAME, is_name
+    from nanoeuler.own_folder import choose_name
+    from nanoeuler.own_run import together
 
     if not 1 <= options.minutes <= MOST_MINUTES:
         raise UserError(
@@ -60,13 +60,14 @@ def run_train(options: argparse.Namespace) -> int:
             "for more, raise pretrain.tokens in the configuration that a shorter run writes"
         )
     texts = together(options.text)
-    name = name_of(texts[0]) if options.name is None else options.name
-    if not re.match(NAME, name):
-        raise UserError(f"--name {name}: give {FORM_OF_NAME}")
+    if options.name is not None and not is_name(options.name):
+        raise UserError(f"--name {brief(options.name)}: give {FORM_OF_NAME}")
+    words = ["nanoeuler", "train", *texts, "--minutes", f"{options.minutes:g}"]
+    words += ["--name", options.name] if options.name is not None else []
+    request = shlex.join(words)
+    name = options.name or choose_name(texts, RESULTS, f"# {request}")
     config_file = RESULTS / name / "config.yaml"
-    request = ["nanoeuler", "train", *texts, "--minutes", f"{options.minutes:g}"]
-    request += ["--name", options.name] if options.name is not None else []
-    prepare(config_file, name, texts, options.minutes, shlex.join(request))
+    prepare(config_file, name, texts, options.minutes, request)
     arguments = ["--cores", "all", "--configfile", str(config_file), "--quiet", "all"]
     return run_snakemake(arguments) or show_results(config_file)
 
@@ -76,24 +77,22 @@ def prepare(
 ) -> None:
     """Write the configuration that `request` asks for, unless it is there already."""
     from nanoeuler import log, own_run
+    from nanoeuler.own_folder import asks, belongs, name_of
 
     first_line = f"# {request}"
-    if config_file.is_file():
-        if config_file.read_text(encoding="utf-8").split("\n", 1)[0] == first_line:
-            log.line("config", f"{config_file} is there and is taken as it is")
-            return
-    elif config_file.parent.exists():
+    if config_file.is_file() and asks(config_file) == first_line:
+        log.line("config", f"{config_file} is there and is taken as it is")
+        return
+    if config_file.parent.exists() and not belongs(config_file, texts, first_line):
         raise UserError(
             f"{config_file.parent}: belongs to another run; give this one a name with --name"
         )
+    if name != name_of(texts[0]) and (other := RESULTS / name_of(texts[0])).exists():
+        log.line("config", f"{other} belongs to another text, so this run is called {name}")
     snakefile = find_snakefile()
     text = own_run.read_text(texts)
     choice, engine = own_run.choose_here(text, minutes)
     config = own_run.make_config(name, texts, text, choice)
-    if config_file.is_file():
-        kept = config_file.with_suffix(".before.yaml")
-        os.replace(config_file, kept)
-        log.line("config", f"{config_file} was made by another command; it is kept as {kept}")
     rerun = f"snakemake --configfile {config_file}"
     if snakefile != Path("Snakefile"):
         rerun = f"snakemake --snakefile {snakefile} --configfile {config_file}"
@@ -105,7 +104,8 @@ def prepare(
         "Change what you like. The command above takes this file as it is, and so does",
         f"  {rerun}",
     ]
-    own_run.write_config(config_file, comment, config)
+    if kept := own_run.write_config(config_file, comment, config):
+        log.line("config", f"{config_file} was made by another command; it is kept as {kept}")
     log.line("config", f"{config_file} has the settings, to be changed and run again")
 
 

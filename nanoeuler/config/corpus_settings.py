@@ -5,8 +5,6 @@ from typing import Annotated, Literal
 from annotated_types import Ge, MinLen
 
 from nanoeuler.config.section import (
-    FORM_OF_NAME,
-    NAME,
     EachOnce,
     Reruns,
     Section,
@@ -14,6 +12,7 @@ from nanoeuler.config.section import (
     section,
     subsection,
 )
+from nanoeuler.names import Name
 
 Deduplication = Literal["near", "exact", "none"]
 
@@ -77,12 +76,10 @@ class Fineweb(Section):
 class Corpus(Section):
     """The text to learn from."""
 
-    name: str | None = key(
+    name: Name | None = key(
         "name of the prepared corpus; runs with the same name share it, so they must agree on this "
         "section; null takes the run's name",
         default=None,
-        pattern=NAME,
-        form=FORM_OF_NAME,
     )
     sources: Annotated[list[Annotated[str, MinLen(1)]], EachOnce()] = key(
         "gutenberg, fineweb, and any number of .txt or .md files, folders or globs of your own",

@@ -4,7 +4,8 @@ from typing import Annotated, Literal
 
 from annotated_types import MinLen
 
-from nanoeuler.config.section import FORM_OF_NAME, NAME, Section, key, section
+from nanoeuler.config.section import Section, key, section
+from nanoeuler.names import Name
 
 TaskKind = Literal[
     "hellaswag", "arc_easy", "arc_challenge", "piqa", "winogrande", "blimp", "lambada", None
@@ -15,11 +16,7 @@ TaskKind = Literal[
 class Task(Section):
     """An entry of evaluate.tasks."""
 
-    name: str = key(
-        "a name under tasks in the sources file, or one of your own beside a url",
-        pattern=NAME,
-        form=FORM_OF_NAME,
-    )
+    name: Name = key("a name under tasks in the sources file, or one of your own beside a url")
     url: str | None = key(
         "address or path of the task's file, folder or zip archive; null takes the sources file's",
         default=None,

@@ -3,12 +3,10 @@
 import glob
 import math
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from nanoeuler.config.section import FORM_OF_NAME, NAME
 from nanoeuler.config.settings import Configuration
 from nanoeuler.config.sources import Sources
 from nanoeuler.config.validation import check, locate
@@ -18,6 +16,7 @@ from nanoeuler.errors import LONGEST_PATH, UserError, brief
 from nanoeuler.files import parse_json
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.depth import check_growth
+from nanoeuler.names import FORM_OF_NAME, is_name
 
 Config = dict[str, Any]
 
@@ -143,7 +142,7 @@ def read_sources(file: str | None, data_dir: str, where: str) -> Config:
     sources = check(content or {}, Sources, locations, file)
     for kind in ("instructions", "preferences", "questions", "tasks"):
         for name in sources.get(kind) or {}:
-            if not re.fullmatch(NAME, name):
+            if not is_name(name):
                 raise UserError(
                     f"{locate((kind, name), locations, file)}: {kind} has the name {brief(name)}, "
                     f"and a folder is named after it; give {FORM_OF_NAME}"

@@ -129,9 +129,14 @@ class Paths:
         return self.records("preferences", self.config["dpo"]["preferences"])
 
     def records(self, kind: str, name: str) -> str:
-        """Folder of the data set `name`: a name in the sources file, or the path of a file."""
-        known = name in self.config["sources"].get(kind, {})
-        return f"{self.data}/{kind}/{name if known else slug(name)}"
+        """Folder of the data set `name`: a name in the sources file, or the path of a file.
+
+        A hash of the path parts a-b.json from a/b.json.
+        """
+        if name not in self.config["sources"].get(kind, {}):
+            short_hash = hashlib.sha256(os.fsencode(name)).hexdigest()[:8]
+            name = f"{slug(name)}-{short_hash}"
+        return f"{self.data}/{kind}/{name}"
 
     @property
     def preferences_manifest(self) -> list[str]:

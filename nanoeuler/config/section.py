@@ -10,10 +10,6 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import Enum, auto
 from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
-NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$"
-"""A file system takes 255 bytes, and temporary names are a little longer."""
-FORM_OF_NAME = "a name of at most 200 letters, digits, dots, dashes and underscores"
-
 T = TypeVar("T")
 
 

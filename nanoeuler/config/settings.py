@@ -13,14 +13,13 @@ from annotated_types import Ge
 from nanoeuler.config.corpus_settings import Corpus, Sample, Tokenizer
 from nanoeuler.config.evaluation_settings import Evaluate
 from nanoeuler.config.section import (
-    FORM_OF_NAME,
-    NAME,
     Reruns,
     Section,
     key,
     section,
     subsection,
 )
+from nanoeuler.names import Name
 
 Keep = Literal["final", "best"]
 
@@ -359,11 +358,7 @@ class Slurm(Section):
 class Configuration(Section):
     """A whole configuration file."""
 
-    run: str = key(
-        "name of the run; its models, logs, report and model card go to results/<run>/",
-        pattern=NAME,
-        form=FORM_OF_NAME,
-    )
+    run: Name = key("name of the run; its models, logs, report and model card go to results/<run>/")
     seed: int = key(
         "seed of everything random in training and sampling", default=1, ge=0, le=4294967295
     )

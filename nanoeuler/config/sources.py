@@ -2,7 +2,8 @@
 
 from typing import Literal
 
-from nanoeuler.config.section import FORM_OF_NAME, NAME, Reruns, Section, key, section
+from nanoeuler.config.section import Reruns, Section, key, section
+from nanoeuler.names import Name
 
 
 @section
@@ -83,9 +84,7 @@ class Book(Section):
 class Gutenberg(Section):
     """Books of Project Gutenberg."""
 
-    collection: str = key(
-        "name of the folder that the books are kept in", pattern=NAME, form=FORM_OF_NAME
-    )
+    collection: Name = key("name of the folder that the books are kept in")
     mirror: str = key(
         "base address of a mirror, or a local folder laid out like one",
         min_length=1,
@@ -100,9 +99,7 @@ class Gutenberg(Section):
 class WebPages(Section):
     """Web pages in the schema of FineWeb-Edu."""
 
-    collection: str = key(
-        "name of the folder that the pages are kept in", pattern=NAME, form=FORM_OF_NAME
-    )
+    collection: Name = key("name of the folder that the pages are kept in")
     revision: str | None = key("revision of the data set that hf:// addresses mean", default=None)
     licence: str = key("licence of the pages", optional=True)
     shards: list[File] = key("the parquet files", min_length=1, reruns=Reruns.NEVER)

@@ -7,7 +7,6 @@ in memory. Header and licence of Project Gutenberg are left out where their mark
 
 import glob
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +15,7 @@ from nanoeuler import log
 from nanoeuler.corpus.decode import UTF_16_MARKS, decode
 from nanoeuler.corpus.gutenberg import strip_wrapping
 from nanoeuler.errors import UserError
+from nanoeuler.names import plain_name
 from nanoeuler.outputs import Outputs
 
 SUFFIXES = (".txt", ".md")
@@ -28,7 +28,7 @@ def slug(path: str) -> str:
     It has at most 60 letters, digits and single hyphens.
     """
     stem = path[: -len(Path(path).suffix)] if path.lower().endswith(SUFFIXES) else path
-    return re.sub(r"[\W_]+", "-", stem).strip("-").casefold()[-60:].strip("-") or "text"
+    return plain_name(stem, last=True) or "text"
 
 
 class Found(NamedTuple):

@@ -96,7 +96,11 @@ def test_fine_tuning_may_start_from_another_model(paths):
 def test_instructions_of_your_own_lie_under_a_name_made_of_their_path(paths):
     Path("my data.json").write_text("[]")
     assert paths("sft.instructions=alpaca").instructions == "data/instructions/alpaca"
-    assert paths("sft.instructions=my data.json").instructions == "data/instructions/my-data-json"
+    Path("my").mkdir()
+    Path("my/data.json").write_text("[]")
+    for name, short_hash in (("my data.json", "bdfb8365"), ("my/data.json", "1f135497")):
+        folder = paths(f"sft.instructions={name}").instructions
+        assert folder == f"data/instructions/my-data-json-{short_hash}"
 
 
 def test_an_option_without_files_is_left_out():
