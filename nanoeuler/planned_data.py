@@ -11,7 +11,7 @@ from nanoeuler.config.paths import Paths
 from nanoeuler.corpus.addresses import file_bytes
 from nanoeuler.corpus.document_sources import FINEWEB, GUTENBERG, OWN_TEXT
 from nanoeuler.corpus.sample.settings import Settings as SampleSettings
-from nanoeuler.corpus.split import bytes_of_ends, least_held_out
+from nanoeuler.corpus.split import bytes_of_stretches, least_held_out
 from nanoeuler.files import read_json
 from nanoeuler.tokenizer.shards import token_dtype
 from nanoeuler.tokenizer.vocabulary import SMALLEST
@@ -152,10 +152,11 @@ def whole_share(documents: int, share: float) -> float:
 
 def held_out(own_files: Sequence[float] | np.ndarray, share: float) -> float:
     """About how many bytes are held out of one's own files of these sizes."""
-    ends = float(bytes_of_ends(np.array(own_files, float), share).sum())
+    stretches = float(bytes_of_stretches(np.array(own_files, float), share).sum())
     if len(own_files) < 2:
-        return ends
-    return min(ends, whole_share(len(own_files), share) * sum(own_files))
+        return stretches
+    whole = whole_share(len(own_files), share) * sum(own_files)
+    return min(stretches, whole) if stretches else whole
 
 
 def records_and_pairs(config: Config) -> tuple[float, float]:

@@ -91,7 +91,7 @@ class Corpus(Section):
     )
     validation_share: float = key(
         "share of each source that is held out: whole documents, at least two; of your own text "
-        "the end of each document where that is less",
+        "stretches of each document where that is less",
         default=0.01,
         gt=0,
         le=0.5,

@@ -171,7 +171,7 @@ def describe(found: Survey, quoted: dict[str, Any]) -> dict[str, Any]:
     everything = range(QUOTING + 1)
     entry: dict[str, Any] = {
         "licence": found.source.licence,
-        "split": "ends of documents" if found.ends else "documents",
+        "split": "stretches of documents" if found.parted else "documents",
         "read": found.count(*everything),
     }
     if found.source.left_out:
@@ -205,12 +205,11 @@ def write(
 
     def work(part: Part) -> tuple[Batch, Batch]:
         batch = part.read()
-        if not found.ends:
-            return batch.take(part.fates == TRAIN), batch.take(part.fates == HELD_OUT)
-        beginnings = batch.cut(np.zeros(len(batch), np.int64), part.cuts)
-        ends = batch.cut(part.cuts, part.sizes)
-        has_end = np.isin(part.fates, (TRAIN, QUOTING)) & (part.cuts < part.sizes)
-        return beginnings.take(part.fates == TRAIN), ends.take(has_end)
+        trained, _ = part.trained(batch)
+        if not found.parted:
+            return trained, batch.take(part.fates == HELD_OUT)
+        held_out, _ = part.held_out(batch, (TRAIN, QUOTING))
+        return trained, held_out
 
     with (
         PartWriter(train, stem) as trained,

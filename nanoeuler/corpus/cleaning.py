@@ -26,20 +26,23 @@ from nanoeuler.corpus.contamination import (
 from nanoeuler.corpus.document_sources import OWN_TEXT, Source
 from nanoeuler.corpus.minhash import HASHES, sign
 from nanoeuler.corpus.near_duplicates import NearDuplicates
-from nanoeuler.corpus.split import cut_end
+from nanoeuler.corpus.split import choose_stretches
 from nanoeuler.corpus.survey import (
     HELD_OUT,
     NEAR_COPY,
+    NO_STRETCHES,
     QUOTING,
     TRAIN,
     Part,
     Survey,
+    cut_pieces,
     held_out_first,
     survey,
 )
 from nanoeuler.corpus.word_hashes import hash_words
 from nanoeuler.errors import UserError
 
+NO_WORDS = np.zeros(0, np.uint64), np.zeros(1, np.int64)
 HELD_OUT_TEXT = "held-out text"  # its name among the sets that training documents may quote
 
 
@@ -69,43 +72,80 @@ def look_at_held_out(
 ) -> Runs:
     """Return the runs of words in a source's held-out text; none unless `measure`.
 
-    Also finds the near-duplicates in it, whose runs do not count, and sets `found.cuts` where the
-    ends of documents are held out.
+    Also finds the near-duplicates in it, whose runs do not count, and sets `found.stretches` where
+    stretches of documents are held out.
     """
-    if not (found.ends or measure or search):
+    if not (found.parted or measure or search):
         return NO_RUNS
 
-    def work(part: Part) -> tuple[Part, np.ndarray, np.ndarray | None, list[Runs]]:
-        wanted = np.flatnonzero(part.fates == (TRAIN if found.ends else HELD_OUT))
-        batch = part.read().take(wanted) if len(wanted) else Batch.of([])
-        if found.ends:
-            texts = map(bytes, batch.documents())
-            part.cuts[wanted] = [cut_end(text, share) or len(text) for text in texts]
-        hashes, borders = hash_words(batch)
+    def work(part: Part) -> LookedAt:
+        wanted = np.flatnonzero(part.fates == (TRAIN if found.parted else HELD_OUT))
+        batch = part.read() if len(wanted) else Batch.of([])
+        held_out, documents = batch.take(wanted), wanted
+        hashes, borders = hash_words(held_out) if search or not found.parted else NO_WORDS
         signatures = sign(hashes, borders) if search else None
-        if found.ends and measure:
-            hashes, borders = hash_words(batch.cut(part.cuts[wanted], batch.sizes))
-        of_documents = [
+        stretches = NO_STRETCHES
+        if found.parted:
+            stretches = stretches_of(held_out, wanted, share)
+            held_out, documents = cut_pieces(batch, stretches)
+            hashes, borders = hash_words(held_out) if measure else NO_WORDS
+        of_pieces = [
             hash_runs(hashes[start:stop], np.array([0, stop - start]))
             for start, stop in itertools.pairwise(borders)
             if measure
         ]
-        return part, wanted, signatures, of_documents
+        return LookedAt(part, wanted, signatures, stretches, documents, of_pieces)
 
-    kept, rank = [NO_RUNS], 0
+    kept, stretches, rank = [NO_RUNS], [NO_STRETCHES], 0
     total = int(found.sizes.sum())
     with log.Progress(f"hold out {found.source.name}", total, "MB", 1e-6) as progress:
-        for part, wanted, signatures, of_documents in ordered_map(work, found.parts(), threads):
-            if search and signatures is not None:
-                rank = drop_near_copies(search, found, part.rows.start + wanted, signatures, rank)
-            kept.extend(itertools.compress(of_documents, part.fates[wanted] != NEAR_COPY))
-            progress.update(int(part.sizes.sum()))
-    if found.ends and (found.cuts == found.sizes).all():
-        raise UserError(
-            f"corpus source {found.source.name}: {found.sizes.sum()} bytes are too little text to "
-            "hold some out for validation; add to it"
-        )
+        for one in ordered_map(work, found.parts(), threads):
+            first = one.part.rows.start
+            if search and one.signatures is not None:
+                rank = drop_near_copies(search, found, first + one.wanted, one.signatures, rank)
+            kept.extend(itertools.compress(one.runs, one.part.fates[one.documents] != NEAR_COPY))
+            stretches.append(one.stretches + np.array([first, 0, 0]))
+            progress.update(int(one.part.sizes.sum()))
+    found.stretches = np.concatenate(stretches)
     return Runs(*map(np.concatenate, zip(*kept, strict=True)))
+
+
+class LookedAt(NamedTuple):
+    """Held-out text of a part, or all of it where the stretches had to be found."""
+
+    part: Part
+    wanted: np.ndarray  # int64: the documents of the part that were read
+    signatures: np.ndarray | None  # theirs
+    stretches: np.ndarray  # as in a survey, but counted from the part's first document
+    documents: np.ndarray  # int64: that of each held-out piece
+    runs: list[Runs]  # of each held-out piece
+
+
+def stretches_of(batch: Batch, documents: np.ndarray, share: float) -> np.ndarray:
+    """Choose the stretches to hold out of a batch, whose documents have the numbers `documents`."""
+    found = [NO_STRETCHES]
+    for document, text in zip(documents.tolist(), batch.documents(), strict=True):
+        chosen = choose_stretches(bytes(text), share)
+        found.append(np.insert(chosen, 0, document, axis=1))
+    return np.concatenate(found)
+
+
+def require_held_out(surveys: Sequence[Survey]) -> None:
+    """Say which sources are too small to hold something out; raise `UserError` if all are."""
+    whole = [found for found in surveys if found.parted and not len(found.stretches)]
+    names = ", ".join(found.source.name for found in whole)
+    size = sum(int(found.sizes.sum()) for found in whole)
+    if len(whole) == len(surveys):
+        raise UserError(
+            f"corpus source {names}: {size} bytes are too little text to hold some out for "
+            "validation; add to it"
+        )
+    if whole:
+        log.line(
+            "text",
+            f"corpus source {names}: {size} bytes are too little to hold some out; all is "
+            "trained on",
+        )
 
 
 class Examined(NamedTuple):
@@ -134,17 +174,19 @@ def compare(
         return
 
     def work(part: Part) -> Examined:
-        wanted = np.flatnonzero(part.fates == TRAIN)
-        batch = part.read().take(wanted)
-        hashes, borders = hash_words(batch.cut(np.zeros(len(wanted), np.int64), part.cuts[wanted]))
+        batch, of_pieces = part.trained(part.read())
+        hashes, borders = hash_words(batch)
         signatures = sign(hashes, borders) if signing else np.zeros((0, HASHES), np.uint8)
         documents = runs = np.zeros(0, np.int64)
         if check:
-            documents, runs = others.find(hashes, borders)
+            pieces, runs = others.find(hashes, borders)
+            documents = part.rows.start + of_pieces[pieces]
+            if found.parted:  # each once per document
+                documents, runs = np.unique(np.stack([documents, runs]), axis=1)
         owners = others.owners[runs]
         if others is not measured:
             runs = np.searchsorted(measured.grams, others.grams[runs])
-        return Examined(part.rows, signatures, part.rows.start + wanted[documents], runs, owners)
+        return Examined(part.rows, signatures, documents, runs, owners)
 
     total = int(found.sizes.sum())
     with log.Progress(f"compare {found.source.name}", total, "MB", 1e-6) as progress:
@@ -206,8 +248,8 @@ class Findings:
 
     def compare(self, number: int, found: Survey, threads: int) -> Iterator[Examined]:
         """Look at the texts of source `number`, or of the group of it that `found` has."""
-        # `look_at_held_out` has compared all documents whose ends are held out
-        signing = self.modes[number] == "near" and not found.ends
+        # `look_at_held_out` has compared all documents of which stretches are held out
+        signing = self.modes[number] == "near" and not found.parted
         return compare(found, signing, self.others[number], self.measured, threads)
 
     def decide(self, examined: Sequence[Iterable[Examined]]) -> tuple[list[dict[str, Any]], int]:
@@ -257,6 +299,7 @@ def look_at(sources: Sequence[Source], share: float, cleaning: Cleaning, threads
         look_at_held_out(found, search, share, checked, threads)
         for found, search in zip(surveys, searches, strict=True)
     ]
+    require_held_out(surveys)
     tests = [
         (test, hash_runs(*hash_words(read_evaluation_set(path))))
         for test, path in cleaning.evaluation_sets.items()
@@ -266,10 +309,10 @@ def look_at(sources: Sequence[Source], share: float, cleaning: Cleaning, threads
     others = []
     for found in surveys:
         is_own = found.source.kind == OWN_TEXT
-        if not (checked and (is_own or found.ends)):
+        if not (checked and (is_own or found.parted)):
             others.append(measured)
             continue
-        # one's own text may repeat itself; a document whose end is held out does not quote it
+        # one's own text may repeat itself; a document does not quote what is held out of it
         of_others = [
             (HELD_OUT_TEXT, runs)
             for other, runs in zip(surveys, held_out, strict=True)
@@ -277,6 +320,6 @@ def look_at(sources: Sequence[Source], share: float, cleaning: Cleaning, threads
         ]
         others.append(Measured([(HELD_OUT_TEXT, NO_RUNS), *of_others, *tests]))
     searches = [
-        None if found.ends else search for found, search in zip(surveys, searches, strict=True)
+        None if found.parted else search for found, search in zip(surveys, searches, strict=True)
     ]
     return Findings(surveys, modes, searches, measured, others)

@@ -59,7 +59,7 @@ def hold_out(
         save(folder / "measured.npz", found.measured.arrays())
         for number, each in enumerate(found.surveys):
             if isinstance(each.source, WebPages):
-                if each.ends or not each.source.groups():
+                if each.parted or not each.source.groups():
                     raise UserError(
                         f"corpus source {each.source.name}: it has just one group; leave out "
                         "--step, which is for several"
@@ -102,7 +102,7 @@ def choose(corpus: Path, sources: Sequence[Source], cleaning: Cleaning, threads:
             arrays = load(held_out / f"source-{number}.npz")
             survey, signatures = survey_of(source, arrays), iter([arrays["signatures"]])
             examined.append(iter([Examined(slice(0, len(survey.fates)), *in_order(arrays))]))
-        if modes[number] == "near" and not survey.ends:
+        if modes[number] == "near" and not survey.parted:
             drop_near_copies(
                 survey, np.load(held_out / f"signed-{number}.npy"), signatures, cleaning, threads
             )
@@ -190,14 +190,21 @@ def numbered_groups(source: WebPages) -> Iterator[tuple[WebPages, int]]:
 
 
 def survey_arrays(found: Survey) -> dict[str, Any]:
-    kinds = {"fates": found.fates, "sizes": found.sizes, "cuts": found.cuts}
-    return {**kinds, "counts": found.counts, "ends": found.ends, "seen": found.source.seen}
+    return {
+        "fates": found.fates,
+        "sizes": found.sizes,
+        "counts": found.counts,
+        "parted": found.parted,
+        "stretches": found.stretches,
+        "seen": found.source.seen,
+    }
 
 
 def survey_of(source: Source, arrays: Mapping[str, np.ndarray]) -> Survey:
-    kinds = arrays["fates"], arrays["sizes"], arrays["cuts"]
     source.seen = arrays["seen"]
-    return Survey(source, *kinds, arrays["counts"].tolist(), bool(arrays["ends"]))
+    parted, stretches = bool(arrays["parted"]), arrays["stretches"]
+    counts = arrays["counts"].tolist()
+    return Survey(source, arrays["fates"], arrays["sizes"], counts, parted, stretches)
 
 
 def group_survey(held_out: Path, source: WebPages, group: int) -> Survey:
@@ -208,9 +215,8 @@ def united(source: WebPages, groups: Sequence[Survey]) -> Survey:
     """The survey of all groups."""
     fates = np.concatenate([group.fates for group in groups])
     sizes = np.concatenate([group.sizes for group in groups])
-    cuts = np.concatenate([group.cuts for group in groups])
     counts = [count for group in groups for count in group.counts]
-    return Survey(source, fates, sizes, cuts, counts, ends=False)
+    return Survey(source, fates, sizes, counts, parted=False)
 
 
 def joined(examined: Iterable[Examined]) -> dict[str, np.ndarray]:

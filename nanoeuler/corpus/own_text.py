@@ -1,8 +1,9 @@
 """Read one's own text: .txt and .md files, folders and globs named in `corpus.sources`.
 
 A file is a document; files come in the order of their sorted paths. A file of more than `PIECE`
-bytes is read in pieces that end with a paragraph, each a document, so that a file of any size fits
-in memory. Header and licence of Project Gutenberg are left out where their markers are found.
+bytes is read in pieces that end with a paragraph (or else as borders.py says), each a document, so
+that a file of any size fits in memory. Header and licence of Project Gutenberg are left out where
+their markers are found.
 """
 
 import glob
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nanoeuler import log
+from nanoeuler.corpus.borders import cut
 from nanoeuler.corpus.decode import UTF_16_MARKS, decode
 from nanoeuler.corpus.gutenberg import strip_wrapping
 from nanoeuler.errors import UserError
@@ -153,7 +155,7 @@ def read_documents(file: Path, aloud: bool = False) -> Iterator[str]:
 
 
 def read_pieces(file: Path) -> Iterator[bytes]:
-    """Yield `file` in pieces of about `PIECE` bytes, cut after a blank line, a line or a word."""
+    """Yield `file` in pieces of about `PIECE` bytes, cut at the coarsest border (borders.py)."""
     rest = b""
     try:
         with open(file, "rb") as opened:
@@ -165,16 +167,7 @@ def read_pieces(file: Path) -> Iterator[bytes]:
                     raise UserError(
                         f"{file}: UTF-16 and over {PIECE / 1e6:.0f} MB; save it as UTF-8"
                     )
-                end = 0
-                for border in (b"\n\n", b"\n\r\n", b"\n", b" "):
-                    if (found := rest.rfind(border, len(rest) // 2)) >= 0:
-                        end = found + len(border)
-                        break
-                if not end:
-                    raise UserError(
-                        f"{file}: {PIECE / 1e6:.0f} MB without a space or a line end, "
-                        "which is not text; leave it out"
-                    )
+                end = cut(rest, len(rest) // 2, len(rest) - 4)  # the last character may be half
                 yield rest[:end]
                 rest = rest[end:]
     except OSError as error:

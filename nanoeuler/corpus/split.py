@@ -7,21 +7,42 @@ leaves it room.
 
 Documents with the same key are always on one side. The key of a book is its title, so that two
 editions of a book stay together. The key of a web page or an own file is its content, so that
-copies do. A source with a single key (one novel, one title) cannot be split between documents: the
-end of each document is held out instead. So it is with one's own text where whole documents would
-take more from training than the ends do: mostly below twenty documents, of which two are a tenth.
+copies do. A source with a single key (one novel, one title) cannot be split between documents:
+stretches of each document are held out instead, one in each of a number of equal parts, so that
+beginning, middle and end, dialogue and glossary all have their share. So it is with one's own text
+where whole documents would take more from training than the stretches do: mostly below twenty
+documents, of which two are a tenth.
+
+Where a stretch begins is drawn by hashes of the paragraphs themselves. So two drafts or editions of
+a text mostly hold out the same passages.
 """
 
 import hashlib
+import itertools
 import re
 import unicodedata
 
 import numpy as np
 
+from nanoeuler.corpus.borders import (
+    LINES,
+    PARAGRAPHS,
+    SENTENCES,
+    WORDS,
+    borders,
+    cut,
+    last_character,
+    whole_characters,
+)
 from nanoeuler.errors import UserError
 
 MANY = 10  # keys: a source with as many holds out two at least, with fewer one at least
-SMALLEST_END = 4_096  # bytes: the least that is held out of a single document, or a tenth of it
+SMALLEST_PART = 4_096  # bytes: the least that is held out of a single document, or a tenth of it
+SHORTEST_CUT = 200  # bytes: a shorter document is trained on whole
+SMALLEST_STRETCH, MOST_STRETCHES = 1_024, 16  # bytes; stretches of a document
+FEW = 3  # places from which one is drawn
+HASHED = 64  # bytes, of which each eight are a number: they decide whether a stretch begins there
+MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
 def position(key: str) -> int:
@@ -74,25 +95,83 @@ def title_key(title: str) -> str:
     return " ".join(words)
 
 
-def bytes_of_ends(sizes: np.ndarray, share: float) -> np.ndarray:
-    """Return about how many bytes are held out where the end of each document is (float64).
+def bytes_of_stretches(sizes: np.ndarray, share: float) -> np.ndarray:
+    """Return about how many bytes are held out where stretches of each document are (float64).
 
-    That is `share` of them, but at least `SMALLEST_END`, or a tenth of a document that is too short
-    for that.
+    That is `share` of them, but at least `SMALLEST_PART`, or a tenth of a document that is too
+    short for that; of one below `SHORTEST_CUT` nothing.
     """
-    return np.maximum(share * sizes, np.minimum(SMALLEST_END, sizes / 10))
+    wanted = np.maximum(share * sizes, np.minimum(SMALLEST_PART, sizes / 10))
+    return np.where(sizes < SHORTEST_CUT, 0.0, wanted)
 
 
-def cut_end(text: bytes, share: float) -> int:
-    """Return where to cut UTF-8 `text` so that the last `share` of it can be held out.
+def choose_stretches(text: bytes, share: float) -> np.ndarray:
+    """Return the stretches of UTF-8 `text` that are held out: int64 (stretches, 2), places in it.
 
-    The cut moves back to the end of a paragraph, else of a line, else to a space. Returns 0 where
-    the text cannot be cut.
+    There are none where it is too short. They are apart, and each has some text, as has what is
+    between them.
     """
     size = len(text.rstrip())
-    target = size - round(bytes_of_ends(np.array([size]), share)[0])
-    for border in (b"\n\n", b"\n", b" "):
-        found = text.rfind(border, size // 2, target)
-        if found > 0 and text[:found].strip():
-            return found + len(border)
-    return 0
+    wanted = float(bytes_of_stretches(np.array([size]), share)[0])
+    if not wanted:
+        return np.zeros((0, 2), np.int64)
+    count = int(np.clip(wanted // SMALLEST_STRETCH, 1, MOST_STRETCHES))
+    of_equal_size = np.linspace(0, size, count + 1).astype(int).tolist()
+    found = [
+        stretch(text, first, end, int(wanted / count))
+        for first, end in itertools.pairwise(of_equal_size)
+    ]
+    with_text: list[list[int]] = []
+    before = 0
+    for start, stop in found:
+        if not text[start:stop].strip():
+            continue
+        if text[before:start].strip():
+            with_text.append([start, stop])
+        elif with_text:
+            with_text[-1][1] = stop  # nothing but space is between the two
+        else:
+            with_text.append([0, stop])
+        before = stop
+    if with_text and not text[before:].strip():
+        with_text[-1][1] = len(text)
+    if with_text == [[0, len(text)]]:
+        with_text = []
+    return np.array(with_text, np.int64).reshape(-1, 2)
+
+
+def stretch(text: bytes, first: int, end: int, length: int) -> tuple[int, int]:
+    """Choose a stretch of about `length` bytes (at most half of them) in text[first:end].
+
+    It begins at a border of the coarsest kind of which there are a few. One is drawn by a hash of
+    what follows it, with a probability that is proportional to the bytes up to the next one: so all
+    parts of the text have the same chance.
+    """
+    first, last = whole_characters(text, first, end - length)
+    window = text[first:last]
+    for kind in (PARAGRAPHS, LINES, SENTENCES, WORDS):
+        places = borders(window, kind)
+        places = places[places < len(window)]
+        if first == 0:
+            places = np.append(0, places)
+        if len(places) >= FEW:
+            weights = np.diff(places, append=len(window))
+            # the lowest of exponential variables, whose rates are the weights
+            waits = -np.log(uniform_hashes(window, places)) / weights
+            start = first + int(places[np.argmin(waits)])
+            room = min(length, len(window) // len(places)) // 2
+            return start, cut(text, start + length // 2, min(start + length + room, end))
+    start = first + int(uniform_hashes(window, np.zeros(1, np.int64))[0] * len(window))
+    start = last_character(text, first, start) if start > first else first
+    return start, last_character(text, start, start + length)
+
+
+def uniform_hashes(text: bytes, places: np.ndarray) -> np.ndarray:
+    """Hash the `HASHED` bytes from each of the places on to numbers between 0 and 1 (float64)."""
+    padded = np.frombuffer(text + bytes(HASHED), np.uint8)
+    parts = np.lib.stride_tricks.sliding_window_view(padded, HASHED)[places].view("<u8")
+    mixed = np.zeros(len(places), np.uint64)
+    for column in parts.T:
+        mixed = (mixed ^ column) * MULTIPLIER
+        mixed ^= mixed >> np.uint64(32)
+    return ((mixed >> np.uint64(11)).astype(np.float64) + 0.5) / 2**53

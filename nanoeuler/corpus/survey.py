@@ -6,7 +6,7 @@ that of near_duplicates.py.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -15,37 +15,74 @@ from nanoeuler import log
 from nanoeuler.corpus.batches import Batch, ordered_map
 from nanoeuler.corpus.document_sources import OWN_TEXT, Source
 from nanoeuler.corpus.near_duplicates import find_copies
-from nanoeuler.corpus.split import bytes_of_ends, last_held_out_position
+from nanoeuler.corpus.split import bytes_of_stretches, last_held_out_position
 from nanoeuler.errors import UserError
 
 TRAIN, HELD_OUT, COPY, NEAR_COPY, QUOTING = range(5)
 
 
+NO_STRETCHES = np.zeros((0, 3), np.int64)
+
+
 class Part(NamedTuple):
-    """A batch, the rows of its documents in the survey, and the survey's entries for them."""
+    """A batch, the rows of its documents in the survey, and the survey's entries for them.
+
+    The rows in `stretches` count from the batch's first document.
+    """
 
     read: Callable[[], Batch]
     rows: slice
     fates: np.ndarray
     sizes: np.ndarray
-    cuts: np.ndarray
+    stretches: np.ndarray
+
+    def trained(self, batch: Batch) -> tuple[Batch, np.ndarray]:
+        """What is trained on of the batch, and the document (int64) that each piece is of.
+
+        A piece is a whole document, or the text before, between or after held-out stretches.
+        """
+        wanted = np.flatnonzero(self.fates == TRAIN)
+        if not len(self.stretches):
+            return batch.take(wanted), wanted
+        pieces = []
+        for document in wanted.tolist():
+            of_document = self.stretches[:, 0] == document
+            inside = self.stretches[of_document, 1:].ravel().tolist()
+            places = [0, *inside, int(self.sizes[document])]
+            pieces += [
+                (document, start, stop)
+                for start, stop in zip(places[::2], places[1::2], strict=True)
+                if start < stop
+            ]
+        return cut_pieces(batch, np.array(pieces, np.int64).reshape(-1, 3))
+
+    def held_out(self, batch: Batch, fates: Sequence[int]) -> tuple[Batch, np.ndarray]:
+        """The stretches that are held out of documents with one of `fates`, as `trained` does."""
+        of_these = np.isin(self.fates[self.stretches[:, 0]], fates)
+        return cut_pieces(batch, self.stretches[of_these])
+
+
+def cut_pieces(batch: Batch, pieces: np.ndarray) -> tuple[Batch, np.ndarray]:
+    """Cut pieces (their documents, starts and stops) out of a batch; returns documents, too."""
+    documents, starts, stops = pieces.T
+    return batch.take(documents).cut(starts, stops), documents
 
 
 @dataclass
 class Survey:
-    """The `fates` (uint8), `sizes` and `cuts` (int64) of a source's documents.
+    """The `fates` (uint8) and `sizes` (int64, bytes) of a source's documents.
 
-    The bytes before a document's cut are trained on, those after it held out. `counts` has the
-    number of documents of each batch. With `ends`, the end of each document is held out instead of
-    whole documents, and the cuts are still to be found.
+    `counts` has the number of documents of each batch. With `parted`, stretches of each document
+    are held out instead of whole documents: `stretches` has the document, start and stop (int64) of
+    each, in their order. `look_at_held_out` finds them.
     """
 
     source: Source
     fates: np.ndarray
     sizes: np.ndarray
-    cuts: np.ndarray
     counts: Sequence[int]
-    ends: bool
+    parted: bool
+    stretches: np.ndarray = field(default_factory=NO_STRETCHES.copy)
 
     def count(self, *fates: int) -> dict[str, int]:
         return self.count_where(np.isin(self.fates, fates))
@@ -57,8 +94,13 @@ class Survey:
         first = 0
         for read, count in zip(self.source.batches(), self.counts, strict=True):
             rows = slice(first, first + count)
-            yield Part(read, rows, self.fates[rows], self.sizes[rows], self.cuts[rows])
+            yield Part(read, rows, self.fates[rows], self.sizes[rows], self.stretches_of(rows))
             first += count
+
+    def stretches_of(self, rows: slice) -> np.ndarray:
+        """The stretches in documents of some rows, which are counted from the first of them."""
+        inside = slice(*np.searchsorted(self.stretches[:, 0], (rows.start, rows.stop)))
+        return self.stretches[inside] - np.array([rows.start, 0, 0])
 
     def groups(self) -> list["Survey"]:
         """The surveys of the source's groups of files; they share the memory of this one."""
@@ -69,9 +111,12 @@ class Survey:
             while first < rows.stop:
                 first += self.counts[stop]
                 stop += 1
-            kinds = self.fates[rows], self.sizes[rows], self.cuts[rows]
             source.seen = None if self.source.seen is None else self.source.seen[rows]
-            found.append(Survey(source, *kinds, self.counts[batch:stop], self.ends))
+            counts = self.counts[batch:stop]
+            inside = self.stretches_of(rows)
+            found.append(
+                Survey(source, self.fates[rows], self.sizes[rows], counts, self.parted, inside)
+            )
             batch = stop
         return found or [self]
 
@@ -101,15 +146,14 @@ def survey(source: Source, share: float, copies: bool, threads: int) -> Survey:
     last = last_held_out_position(positions, sizes, share)
     if last is not None and source.kind == OWN_TEXT:
         whole = sizes[positions <= np.uint64(last)].sum()
-        if bytes_of_ends(sizes, share).sum() < whole:
+        if 0 < bytes_of_stretches(sizes, share).sum() < whole:
             last = None
     fates = np.full(len(sizes), TRAIN, np.uint8)
     if last is not None:
         fates[positions <= np.uint64(last)] = HELD_OUT
     if copies:
         fates[find_copies(identities, held_out_first(fates))] = COPY
-    cuts = np.where(fates == HELD_OUT, 0, sizes)
-    return Survey(source, fates, sizes, cuts, counts, ends=last is None)
+    return Survey(source, fates, sizes, counts, parted=last is None)
 
 
 def held_out_first(fates: np.ndarray) -> np.ndarray:

@@ -75,3 +75,13 @@ def read(folder: Path, split: str, source: str) -> list[str]:
 
 def manifest_of(tmp_path, output="corpus"):
     return json.loads((tmp_path / output / "manifest.json").read_text())
+
+
+def alternating(train: list[str], validation: list[str]) -> str:
+    """Put the pieces of a text together again; they must alternate, and the first is shorter or
+    longer by one where the text begins or ends with it."""
+    assert abs(len(train) - len(validation)) <= 1
+    starts = len(validation) > len(train)
+    one, other = (validation, train) if starts else (train, validation)
+    pieces = [piece for pair in itertools.zip_longest(one, other, fillvalue="") for piece in pair]
+    return "".join(pieces)

@@ -1,64 +1,57 @@
 """One's own text in a corpus: what of it is held out, and where it stands among other sources."""
 
-import itertools
 import json
+import random
+import unicodedata
 
+import numpy as np
 import pytest
-from corpus_samples import manifest_of, read, run, write_book
+from corpus_samples import alternating, manifest_of, read, run, write_book
 
 from nanoeuler.cli import main
 from nanoeuler.corpus import own_text
+from nanoeuler.tokenizer.shards import TokenStore
 
 
-def test_a_single_novel_is_cut_at_a_paragraph_near_its_end(tmp_path, monkeypatch):
+def test_of_a_single_novel_several_stretches_of_paragraphs_are_held_out(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     novel = "".join(f"Paragraph {n} of the novel, which goes on.\n\n" for n in range(1000))
     (tmp_path / "My Novel.txt").write_text(novel)
     assert run(tmp_path, sources=["My Novel.txt"]) == 0
-    (train,), (validation,) = (
-        read(tmp_path / "corpus", "train", "my-novel"),
-        read(tmp_path / "corpus", "validation", "my-novel"),
+    train, validation = (
+        read(tmp_path / "corpus", split, "my-novel") for split in ("train", "validation")
     )
-    assert train + validation == novel
-    assert validation.startswith("Paragraph 90")
+    assert len(validation) == 4
+    assert all(piece.startswith("Paragraph ") for piece in train + validation)
+    assert alternating(train, validation) == novel
+    assert sum(map(len, validation)) == pytest.approx(0.1 * len(novel), rel=0.1)
+    quarters = [int(piece.split()[1]) // 250 for piece in validation]
+    assert quarters == [0, 1, 2, 3]
     entry = manifest_of(tmp_path)["sources"]["my-novel"]
-    assert (entry["split"], entry["licence"]) == ("ends of documents", "own text")
+    assert (entry["split"], entry["licence"]) == ("stretches of documents", "own text")
 
 
-def test_a_file_in_pieces_is_cut_at_the_end_of_each(tmp_path, monkeypatch):
+def test_of_each_piece_of_a_file_in_pieces_stretches_are_held_out(tmp_path, monkeypatch):
     monkeypatch.setattr(own_text, "PIECE", 100_000)
     novel = "".join(f"Paragraph {n} of the saga, which goes on.\n\n" for n in range(10_000))
     (tmp_path / "saga.txt").write_text(novel)
-    config = json.dumps({"corpus": {"decontaminate": False}})
-    assert (
-        main(
-            [
-                "assemble",
-                "--config",
-                config,
-                "--own",
-                str(tmp_path / "saga.txt"),
-                "--output",
-                str(tmp_path / "corpus"),
-            ]
-        )
-        == 0
-    )
+    assert run(tmp_path, "--own", str(tmp_path / "saga.txt"), share=0.05) == 0
     (name,) = manifest_of(tmp_path)["sources"]
     train, validation = (
-        read(tmp_path / "corpus", "train", name),
-        read(tmp_path / "corpus", "validation", name),
+        read(tmp_path / "corpus", split, name) for split in ("train", "validation")
     )
-    assert len(train) == len(validation) > 3
-    assert "".join(itertools.chain(*zip(train, validation, strict=True))) == novel
-    assert sum(map(len, validation)) < 0.06 * len(novel)
+    numbers = [int(word) for word in "".join(validation).split() if word.isdigit()]
+    assert numbers == sorted(numbers)
+    assert len(set(np.array(numbers) // 1000)) == 10  # there is some of each tenth
+    assert sorted("".join(train + validation).split("\n\n")) == sorted(novel.split("\n\n"))
+    assert sum(map(len, validation)) == pytest.approx(0.05 * len(novel), rel=0.1)
 
 
 def paragraphs(word: str, count: int) -> str:
     return "".join(f"The {word} came to the quay on day {n}.\n\n" for n in range(count))
 
 
-def test_of_a_few_own_files_the_ends_are_held_out_up_to_the_share(tmp_path, monkeypatch):
+def test_of_a_few_own_files_stretches_are_held_out_up_to_the_share(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "texts").mkdir()
     texts = {name: paragraphs(name, 20_000) for name in ("a", "b", "c")} | {"d": "Ok."}
@@ -68,9 +61,14 @@ def test_of_a_few_own_files_the_ends_are_held_out_up_to_the_share(tmp_path, monk
     train, validation = (
         read(tmp_path / "corpus", split, "texts") for split in ("train", "validation")
     )
-    assert [a + b for a, b in zip(train, validation, strict=False)] == list(texts.values())[:3]
-    assert train[3] == "Ok."  # too short to hold out a part of it
-    assert len(validation) == 3
+    assert train.pop() == "Ok."  # too short to hold out a part of it
+    for name in ("a", "b", "c"):
+        pieces = [
+            [piece for piece in split if f"The {name} came" in piece]
+            for split in (train, validation)
+        ]
+        assert len(pieces[1]) == 7  # of 1 kB at least
+        assert alternating(*pieces) == texts[name]
     assert sum(map(len, validation)) == pytest.approx(0.01 * sum(map(len, train)), rel=0.05)
 
 
@@ -104,7 +102,7 @@ def test_one_s_own_text_may_repeat_itself_but_not_quote_an_evaluation_set(tmp_pa
         assert sum(set_["quiz"]["documents"] for set_ in dropped) == 1
 
 
-def test_books_must_not_quote_the_held_out_end_of_one_s_own_text(tmp_path, monkeypatch, books):
+def test_books_must_not_quote_held_out_stretches_of_one_s_own_text(tmp_path, monkeypatch, books):
     monkeypatch.chdir(tmp_path)
     novel = paragraphs("ferry", 1000)
     (tmp_path / "novel.txt").write_text(novel)
@@ -117,15 +115,26 @@ def test_books_must_not_quote_the_held_out_end_of_one_s_own_text(tmp_path, monke
     assert dropped["held-out text"]["bytes"] >= len(novel)
 
 
-def test_two_editions_of_one_title_alone_both_lose_their_end(tmp_path):
+def test_two_editions_of_one_title_alone_mostly_hold_out_the_same_passages(tmp_path):
+    first = [f"Paragraph {n} of it, which every edition has." for n in range(2000)]
+    second = [paragraph.upper() if n % 40 == 7 else paragraph for n, paragraph in enumerate(first)]
+    second[1500:1500] = [f"A new paragraph {n}." for n in range(30)]
     books = [
-        write_book(tmp_path / "clean", n, "Emma", "A paragraph of it.\n\n" * 100 * n)
-        for n in (1, 2)
+        write_book(tmp_path / "clean", n, "Emma", "\n\n".join(edition))
+        for n, edition in enumerate((["PREFACE"] * 9 + first, second))
     ]
-    run(tmp_path, "--books", *books)
-    assert [
-        len(read(tmp_path / "corpus", split, "gutenberg")) for split in ("train", "validation")
-    ] == [2, 2]
+    assert run(tmp_path, "--books", *books) == 0
+    train, validation = (
+        {
+            paragraph
+            for piece in read(tmp_path / "corpus", split, "gutenberg")
+            for paragraph in piece.split("\n\n")
+        }
+        for split in ("train", "validation")
+    )
+    held_out = validation & set(first)
+    assert len(held_out) > 150
+    assert len(held_out & train) < 0.4 * len(held_out)  # 0.9 if drawn for each by itself
 
 
 def test_own_text_stands_where_the_configuration_names_it(tmp_path, monkeypatch, books):
@@ -138,9 +147,13 @@ def test_own_text_stands_where_the_configuration_names_it(tmp_path, monkeypatch,
         == 0
     )
     assert list(manifest_of(tmp_path)["sources"]) == ["diary", "gutenberg", "texts", "more"]
-    parts = [read(tmp_path / "corpus", split, "texts") for split in ("train", "validation")]
-    assert ["".join(text) for text in zip(*parts, strict=True)] == [
-        f"{name} has a line of words\n" * 30 for name in ("texts/a.md", "texts/b.txt")
+    lines = "".join(
+        piece
+        for split in ("train", "validation")
+        for piece in read(tmp_path / "corpus", split, "texts")
+    ).splitlines()
+    assert sorted(lines) == [
+        f"{name} has a line of words" for name in ("texts/a.md", "texts/b.txt") for _ in range(30)
     ]
 
 
@@ -183,3 +196,59 @@ def test_paths_with_one_slug_get_names_of_their_own(tmp_path, monkeypatch):
         (tmp_path / name).write_text(f"{name} has words.\n" * 30)
     assert run(tmp_path, sources=["a b.txt", "a-b.txt", "gutenberg.md"]) == 0
     assert list(manifest_of(tmp_path)["sources"]) == ["a-b", "a-b-2", "gutenberg-2"]
+
+
+CHINESE = "他走到河边，看见第{n}只船。船上的人说：“今天不去了！”于是他回家读书"
+THAI = "เธอเดินไปที่ท่าเรือและเห็นเรือลำที่{n}"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("chinese", "".join(CHINESE.format(n=n) + "。" for n in range(30_000))),
+        ("thai", "".join(THAI.format(n=n) for n in range(30_000))),
+        ("dna", "".join(random.Random(1).choices("ACGT", k=3_000_000))),
+        ("numbers", ",".join(map(str, range(300_000)))),
+        ("marks", "e\u0301\u0323" * 300_000),
+    ],
+)
+def test_text_without_spaces_and_line_ends_is_held_out_at_sentences_or_characters(
+    tmp_path, monkeypatch, name, text
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / f"{name}.txt").write_text(text)
+    assert run(tmp_path, sources=[f"{name}.txt"], share=0.02) == 0
+    train, validation = (
+        read(tmp_path / "corpus", split, name) for split in ("train", "validation")
+    )
+    assert alternating(train, validation) == text
+    assert len(validation) == 16
+    assert sum(map(len, validation)) == pytest.approx(0.02 * len(text), rel=0.05)
+    for piece in validation + train[1:]:
+        assert not unicodedata.combining(piece[0])
+        if name == "chinese":
+            assert piece.startswith(("他走到", "船上的", "于是"))
+
+
+def test_a_file_too_small_to_hold_out_some_of_it_is_trained_on_beside_others(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "novel.txt").write_text(paragraphs("ferry", 1000))
+    (tmp_path / "tiny.txt").write_text("Ahoy\n")
+    assert run(tmp_path, sources=["novel.txt", "tiny.txt"], decontaminate=True) == 0
+    assert read(tmp_path / "corpus", "train", "tiny") == ["Ahoy\n"]
+    assert read(tmp_path / "corpus", "validation", "tiny") == []
+    assert len(read(tmp_path / "corpus", "validation", "novel")) == 3
+    assert (
+        "corpus source tiny: 5 bytes are too little to hold some out; all is trained on"
+        in capsys.readouterr().err
+    )
+    settings = json.dumps({"tokenizer": {"vocab_size": 300, "sample_bytes": 100_000}})
+    corpus = ["--config", settings, "--corpus", "corpus/manifest.json"]
+    assert main(["bpe", *corpus, "--output", "tokenizer.json"]) == 0
+    tokenizer = ["--tokenizer", "tokenizer.json", "--output", "tokens"]
+    assert main(["tokenize", *corpus, *tokenizer]) == 0
+    store = TokenStore.open(tmp_path / "tokens/manifest.json")
+    assert list(store.sources("train")) == ["novel", "tiny"]
+    assert list(store.sources("validation")) == ["novel"]

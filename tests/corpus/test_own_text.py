@@ -3,6 +3,7 @@
 import contextlib
 import os
 import tempfile
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -160,11 +161,31 @@ def test_a_large_file_is_read_in_pieces_that_end_with_a_paragraph_a_line_or_a_wo
     assert all(len(piece.encode()) <= 2000 and piece.endswith(ends) for piece in pieces)
 
 
-def test_a_large_file_that_cannot_be_cut_is_refused(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("text", "ends"),
+    [
+        ("人们读书写字。" * 400, "。"),
+        ("ภาษาไทยไม่มีช่องว่าง" * 100, ""),
+        ("ACGT" * 1500, ""),
+        ("क्या हाँ।" * 300, "।"),
+        ("e\u0301\u0323" * 900, "\u0323"),
+        ("\N{MAN}\u200d\N{PERSONAL COMPUTER}" * 400, "\N{PERSONAL COMPUTER}"),
+    ],
+)
+def test_a_large_file_without_spaces_is_cut_after_a_sentence_or_a_whole_character(
+    tmp_path, monkeypatch, text, ends
+):
     monkeypatch.setattr(own_text, "PIECE", 1000)
-    (tmp_path / "a.txt").write_bytes(b"x" * 5000)
-    with pytest.raises(UserError, match=r"without a space or a line end, which is not text"):
-        list(read_documents(tmp_path / "a.txt"))
+    (tmp_path / "a.txt").write_text(text)
+    pieces = list(read_documents(tmp_path / "a.txt"))
+    assert "".join(pieces) == text
+    assert len(pieces) > 2
+    assert all(len(piece.encode()) <= 2000 and piece.endswith(ends) for piece in pieces)
+    assert not any(unicodedata.category(piece[0]).startswith("M") for piece in pieces)
+
+
+def test_a_large_file_in_utf_16_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(own_text, "PIECE", 1000)
     (tmp_path / "a.txt").write_bytes(("word " * 5000).encode("utf-16"))
     with pytest.raises(UserError, match=r"UTF-16 and over .* save it as UTF-8"):
         list(read_documents(tmp_path / "a.txt"))

@@ -1,5 +1,6 @@
 """The choice of held-out documents, and the cut of a single one."""
 
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanoeuler.corpus.split import check_share, cut_end, last_held_out_position, position, title_key
+from nanoeuler.corpus.split import (
+    check_share,
+    choose_stretches,
+    last_held_out_position,
+    position,
+    title_key,
+)
 from nanoeuler.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -139,21 +146,51 @@ def test_different_titles_have_different_keys():
     assert title_key("") == title_key(" ?! ") == ""
 
 
-def test_a_text_is_cut_at_the_paragraph_before_its_last_part():
+def held_out_of(text: bytes, share: float) -> list[bytes]:
+    return [text[start:stop] for start, stop in choose_stretches(text, share)]
+
+
+def test_stretches_of_paragraphs_are_spread_over_a_text():
     text = b"".join(
-        b"Paragraph %03d has its words.\nAnd a second line.\n\n" % number for number in range(2000)
+        b"Paragraph %04d has its words.\nAnd a second line.\n\n" % number for number in range(5000)
     )
-    cut = cut_end(text, 0.1)
-    assert text[:cut].endswith(b"\n\n")
-    assert text[cut:].startswith(b"Paragraph 18")
-    assert len(text) - cut == pytest.approx(0.1 * len(text), abs=60)
+    found = held_out_of(text, 0.1)
+    assert len(found) == 16
+    assert sum(map(len, found)) == pytest.approx(0.1 * len(text), rel=0.02)
+    assert all(piece.startswith(b"Paragraph ") and piece.endswith(b"line.\n\n") for piece in found)
+    numbers = [int(piece.split()[1]) for piece in found]
+    assert [number * 16 // 5000 for number in numbers] == list(range(16))
+
+
+def test_each_part_of_a_text_has_its_share_of_what_is_held_out():
+    """A glossary of short entries has many more places at which a stretch may begin."""
+    chapters = b"".join(
+        b"Chapter %d. " % n + b"The knight rode on and on. " * 40 + b"\n\n" for n in range(300)
+    )
+    entries = b"".join(b"ENTRY %d: its meaning.\n\n" % number for number in range(3000))
+    of_entries = sum(piece.count(b"ENTRY") for piece in held_out_of(chapters + entries, 0.1))
+    share = 3000 * len(b"ENTRY 1000: its meaning.\n\n") / len(chapters + entries)
+    held_out = sum(map(len, held_out_of(chapters + entries, 0.1)))
+    assert of_entries * 26 / held_out == pytest.approx(share, abs=0.06)
+
+
+def test_within_one_part_long_paragraphs_have_the_chance_of_their_length():
+    starts_in_short = 0
+    for number in range(200):
+        long = f"The knight {number} rode on. ".encode() * 40 + b"\n\n"
+        short = b"".join(b"%d-%d rode.\n\n" % (number, entry) for entry in range(100))
+        text = long + short + long
+        ((start, _),) = choose_stretches(text, 0.1).tolist()
+        starts_in_short += len(long) <= start < len(long + short)
+    expected = 200 * len(short) / (len(text) * 0.9)
+    assert starts_in_short == pytest.approx(expected, abs=30)  # four standard deviations
 
 
 def test_a_short_text_holds_out_a_tenth_and_a_longer_one_enough_to_measure():
-    text = b"A line.\n\n" * 500
-    assert len(text) - cut_end(text, 0.001) == pytest.approx(len(text) / 10, abs=20)
-    text = b"A line.\n\n" * 50_000
-    assert len(text) - cut_end(text, 0.001) == pytest.approx(4096, abs=20)
+    held_out = sum(map(len, held_out_of(b"A line.\n\n" * 500, 0.001)))
+    assert held_out == pytest.approx(450, abs=20)
+    held_out = sum(map(len, held_out_of(b"A line.\n\n" * 50_000, 0.001)))
+    assert held_out == pytest.approx(4096, abs=80)
 
 
 @pytest.mark.parametrize(
@@ -161,26 +198,40 @@ def test_a_short_text_holds_out_a_tenth_and_a_longer_one_enough_to_measure():
     [
         (b"One line after\nthe other.\n" * 20, b"\n"),
         (b"word " * 100, b" "),
-        (b"One.\n\n" + b"A sentence. " * 100, b" "),
+        (b"One.\n\n" + b"A sentence. " * 100, b". "),
+        ("一个句子，他说。".encode() * 40, "。".encode()),
+        ("صباح الخير۔".encode() * 40, "۔".encode()),
     ],
 )
-def test_without_paragraphs_it_is_cut_at_a_line_or_a_word(text, border):
-    assert text[: cut_end(text, 0.1)].endswith(border)
+def test_without_paragraphs_a_stretch_ends_with_a_line_a_sentence_or_a_word(text, border):
+    (found,) = held_out_of(text, 0.1)
+    assert found.endswith(border)
 
 
-@pytest.mark.parametrize("text", [b"", b"word", b"x" * 1000, b" \n\n word", b"\n\n\n\n"])
-def test_a_text_that_cannot_be_cut_says_so(text):
-    assert cut_end(text, 0.1) == 0
+@pytest.mark.parametrize("text", [b"", b"word", b" \n\n word", b"\n\n\n\n" * 100, b"word " * 39])
+def test_of_too_short_a_text_nothing_is_held_out(text):
+    assert held_out_of(text, 0.1) == []
 
 
-@given(st.text(min_size=1, max_size=500), st.floats(0.001, 0.5))
-def test_a_cut_leaves_words_on_both_sides_and_whole_letters(text, share):
-    raw = text.encode("utf-8", "replace")
-    if cut := cut_end(raw, share):
-        assert raw[:cut].strip()
-        assert raw[cut:].strip()
-        raw[:cut].decode()
-        raw[cut:].decode()
+@given(
+    st.lists(st.text(min_size=1, max_size=40), min_size=1, max_size=20),
+    st.integers(1, 300),
+    st.floats(0.001, 0.5),
+)
+def test_stretches_are_apart_with_text_in_and_between_them(units, times, share):
+    raw = ("".join(units) * times).encode("utf-8", "replace")
+    places = choose_stretches(raw, share)
+    borders = [0, *places.ravel().tolist(), len(raw)]
+    assert borders == sorted(borders)
+    for start, stop in itertools.pairwise(borders):
+        raw[start:stop].decode()
+        assert raw[start:stop].strip() or not raw[start:stop]
+    assert all(start < stop for start, stop in places)
+    held_out = int(np.diff(places).sum())
+    assert held_out <= 0.8 * len(raw.strip())
+    if len(raw.rstrip()) < 200:
+        assert held_out == 0
+    assert choose_stretches(raw, share).tolist() == places.tolist()
 
 
 @pytest.mark.parametrize("share", [0, -0.1, 0.6, 1, float("nan")])
