@@ -14,7 +14,7 @@ from nanoeuler.config.yaml_file import Key, read_keys, read_yaml
 from nanoeuler.corpus.own_text import find_files
 from nanoeuler.errors import LONGEST_PATH, UserError, brief
 from nanoeuler.files import parse_json
-from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.config import ModelConfig, is_whole_number
 from nanoeuler.model.depth import check_growth
 from nanoeuler.names import FORM_OF_NAME, is_name
 
@@ -162,19 +162,22 @@ def resolve_model(config: Config, locations: Mapping[Key, str], source: str) -> 
     """Expand the preset, settle vocabulary and contexts, and check that the model can be built."""
     model, tokenizer, sft, dpo = (config[name] for name in ("model", "tokenizer", "sft", "dpo"))
     if tokenizer["vocab_size"] is not None:
-        if model.get("vocab_size", tokenizer["vocab_size"]) != tokenizer["vocab_size"]:
+        rows = model.get("vocab_size", tokenizer["vocab_size"])
+        started = any(config[stage]["init_from"] for stage in ("pretrain", "sft", "dpo"))
+        spare = started and is_whole_number(rows) and rows > tokenizer["vocab_size"]
+        if rows != tokenizer["vocab_size"] and not spare:
             where = locate(("model", "vocab_size"), locations, source)
             raise UserError(
                 f"{where}: model.vocab_size is {model['vocab_size']} and tokenizer.vocab_size "
                 f"{tokenizer['vocab_size']}; leave out model.vocab_size"
             )
-        model["vocab_size"] = tokenizer["vocab_size"]
+        model["vocab_size"] = rows
     try:
         resolved = ModelConfig.from_dict(model)
     except UserError as error:
         raise UserError(f"{locate(('model',), locations, source)}: {error}") from error
     config["model"] = {"preset": model.get("preset")} | resolved.to_dict()
-    tokenizer["vocab_size"] = resolved.vocab_size
+    tokenizer["vocab_size"] = tokenizer["vocab_size"] or resolved.vocab_size
     if sft["context"] is None:
         sft["context"] = resolved.context
     if dpo["context"] is None:

@@ -321,7 +321,11 @@ class Model(Section):
     rope_theta: float = key("base of the rotary frequencies", optional=True, gt=1)
     step_size: float = key("h of x + h·f(x), the Euler step of a block", optional=True, gt=0)
     vocab_size: int = key(
-        "set by tokenizer.vocab_size; given here it must agree", optional=True, ge=272, le=65536
+        "set by tokenizer.vocab_size; given here it must agree, or with an init_from be larger, as "
+        "where an imported model has rows that no token has",
+        optional=True,
+        ge=272,
+        le=65536,
     )
 
 

@@ -53,7 +53,7 @@ def write_gguf(folder: Path, saved: SavedModel, dtype: str) -> None:
         writer.add_file_type(gguf.LlamaFileType[FILE_TYPES[dtype]])
         writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
         add_shape(writer, plain.config)
-        add_tokenizer(writer, vocabulary)
+        add_tokenizer(writer, vocabulary, plain.config.vocab_size)
         if saved.template in TEMPLATES:
             writer.add_chat_template(chat_template(saved.template))
         add_tensors(writer, plain, architecture, dtype)
@@ -116,8 +116,11 @@ def add_shape(writer: "gguf.GGUFWriter", c: ModelConfig) -> None:
     writer.add_layer_norm_rms_eps(c.norm_epsilon)
 
 
-def add_tokenizer(writer: "gguf.GGUFWriter", vocabulary: Vocabulary) -> None:
-    """The tokenizer as GPT-2's; every text begins with the end token."""
+def add_tokenizer(writer: "gguf.GGUFWriter", vocabulary: Vocabulary, rows: int) -> None:
+    """The tokenizer as GPT-2's; every text begins with the end token.
+
+    llama.cpp wants a token for each of the `rows` of the embedding: spare ones are called unused.
+    """
     from gguf import TokenType
 
     if vocabulary.foreign is not None:
@@ -128,10 +131,12 @@ def add_tokenizer(writer: "gguf.GGUFWriter", vocabulary: Vocabulary) -> None:
     content = tokenizer_json.to_json(vocabulary)["model"]
     special = set(vocabulary.specials.values())
     ids = range(len(vocabulary.tokens))
+    spare = range(len(ids), rows)
+    kinds = [TokenType.CONTROL if id in special else TokenType.NORMAL for id in ids]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list(list(content["vocab"]))
-    writer.add_token_types([TokenType.CONTROL if id in special else TokenType.NORMAL for id in ids])
+    writer.add_token_list([*content["vocab"], *(f"[PAD{id}]" for id in spare)])
+    writer.add_token_types(kinds + [TokenType.UNUSED] * len(spare))
     writer.add_token_merges(content["merges"])
     writer.add_bos_token_id(vocabulary.end_id)
     writer.add_eos_token_id(vocabulary.end_id)

@@ -61,7 +61,6 @@ ONLY: dict[str, tuple[Any, ...]] = {
     "hidden_act": ("silu", "swish"),
     "attention_bias": (False,),
     "mlp_bias": (False,),
-    "use_sliding_window": (False,),
     "rope_scaling": ({"rope_type": "default"}, {"type": "default"}),
     "quantization_config": (),
     "partial_rotary_factor": (1.0,),
@@ -83,6 +82,12 @@ EARLIER_TEMPLATES = {
     "ff191cc2f1993e85c24bbff6e092a818f79dab162797cb8128f5d8f058a6ad50": "chat",
 }
 """The sha256 of a chat template that earlier versions exported → the template that it renders."""
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "MistralForCausalLM": {"num_key_value_heads": 8, "sliding_window": 4096},
+    "Qwen3ForCausalLM": {"num_key_value_heads": 32, "head_dim": 128, "sliding_window": 4096},
+}
+"""What a key that is left out means to transformers, where that is no default of ours. (A null
+means something else: no window, or as many key heads as query heads.)"""
 SENTENCEPIECE = "tokenizer.model"
 TYPES = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
 """Types of weights in the files, and how NumPy reads them."""
@@ -106,7 +111,9 @@ def import_folder(folder: Path, output: Path, template: str | None = None) -> Sa
     hashes = {path.name: sha256_file(path) for path in files}
     name = folder.resolve().name
     info = {"imported": {"name": name, "licence": find_licence(folder), "sha256": hashes}}
-    log.line("tokenizer", f"{len(vocabulary.tokens):,} tokens")
+    spare = config.vocab_size - len(vocabulary.tokens)
+    rows = f", and {log.counted(spare, 'row')} of the embedding that no token has" * (spare > 0)
+    log.line("tokenizer", f"{len(vocabulary.tokens):,} tokens{rows}")
     with tempfile.TemporaryDirectory() as scratch:
         framed = Path(scratch) / TOKENIZER  # says which token frames documents
         write_framed(framed, vocabulary)
@@ -142,6 +149,7 @@ def read_config(path: Path, keys: Any) -> ModelConfig:
             f"{path}: its architecture is {brief(architecture)}; "
             f"import reads {', '.join(ARCHITECTURES)}"
         )
+    keys = DEFAULTS.get(architecture, {}) | keys
     check_settings(path, keys, architecture)
     names = GPT2_FIELDS if architecture == GPT2 else FIELDS
     missing = [key for key in names.values() if type(keys.get(key)) is not int]
@@ -174,7 +182,8 @@ def llama_fields(path: Path, keys: Mapping[str, Any], architecture: str) -> dict
     """The other fields of a model of the Llama family."""
     return {
         "kv_heads": keys.get("num_key_value_heads") or keys["num_attention_heads"],
-        "head_size": keys.get("head_dim") or (128 if architecture == "Qwen3ForCausalLM" else 0),
+        "context": bounded_context(path, keys, architecture),
+        "head_size": keys.get("head_dim") or 0,
         "norm_epsilon": keys.get("rms_norm_eps", 1e-6),
         "rope_theta": rope_theta(path, keys),
         "tied": keys.get("tie_word_embeddings") or False,
@@ -183,16 +192,32 @@ def llama_fields(path: Path, keys: Mapping[str, Any], architecture: str) -> dict
 
 
 def check_settings(path: Path, keys: Mapping[str, Any], architecture: str) -> None:
-    only = dict(GPT2_ONLY if architecture == GPT2 else ONLY)
-    if architecture == "MistralForCausalLM":
-        only["sliding_window"] = ()
-    for key, allowed in only.items():
+    for key, allowed in (GPT2_ONLY if architecture == GPT2 else ONLY).items():
         value = keys.get(key)
         if value is not None and value not in allowed:
             raise UserError(
                 f"{path}: {key} is {brief(value)}, which a nanoeuler model does not have; "
                 "give a model without it"
             )
+
+
+def bounded_context(path: Path, keys: Mapping[str, Any], architecture: str) -> int:
+    """The most tokens that a text may have. Where attention slides over a window, those of the
+    window: up to there it is attention to all tokens before, which a nanoeuler model has."""
+    context = int(keys["max_position_embeddings"])
+    slides = architecture == "MistralForCausalLM" or keys.get("use_sliding_window")
+    window = keys.get("sliding_window") if slides else None
+    if window is None:
+        return context
+    if type(window) is not int or window < 1:
+        raise UserError(f"{path}: sliding_window is {brief(window)}, which is no number of tokens")
+    if window < context:
+        log.line(
+            "context",
+            f"{window:,} tokens, the sliding window of the model's attention: a longer text, which "
+            f"it takes up to {context:,} tokens of, would be read otherwise here",
+        )
+    return min(context, window)
 
 
 def rope_theta(path: Path, keys: Mapping[str, Any]) -> Any:
@@ -208,7 +233,7 @@ def rope_theta(path: Path, keys: Mapping[str, Any]) -> Any:
 
 
 def read_vocabulary(folder: Path, config: ModelConfig, keys: Mapping[str, Any]) -> Vocabulary:
-    """The tokenizer, which must have an id for each row of the embedding."""
+    """The tokenizer; the embedding may have more rows than it has ids."""
     path = folder / TOKENIZER
     released = config.family == "gpt2" and all((folder / name).is_file() for name in HUGGING_FACE)
     if not path.is_file() and not released:
@@ -228,7 +253,7 @@ def read_vocabulary(folder: Path, config: ModelConfig, keys: Mapping[str, Any]) 
         vocabulary = Reader(path, known, end_id).vocabulary(read_json(path))
     else:
         vocabulary = gpt2_files.read(folder, HUGGING_FACE)
-    if len(vocabulary.tokens) != config.vocab_size:
+    if len(vocabulary.tokens) > config.vocab_size:
         raise UserError(
             f"{path}: has {len(vocabulary.tokens)} ids where the model's embedding has "
             f"{config.vocab_size} rows; give the tokenizer that belongs to the model"

@@ -59,7 +59,7 @@ def write_companions(
 ) -> None:
     """Write the companions to `folder`; `matter` adds to the card's front matter."""
     write_json(folder / TOKENIZER_CONFIG, tokenizer_config(model, vocabulary))
-    write_json(folder / GENERATION_CONFIG, generation_config(vocabulary))
+    write_json(folder / GENERATION_CONFIG, generation_config(model, vocabulary))
     with atomic_write(folder / CARD) as file:
         whole, end = {**front_matter(model), **matter}, f"`{vocabulary.end_literal}`"
         file.write(card(model, whole, end, known_to_transformers=known_to_transformers))
@@ -82,11 +82,13 @@ def tokenizer_config(model: "SavedModel", vocabulary: Vocabulary) -> dict[str, A
     return values
 
 
-def generation_config(vocabulary: Vocabulary) -> dict[str, Any]:
-    """How transformers writes: as `generate` does, which chooses no special token but the end."""
+def generation_config(model: "SavedModel", vocabulary: Vocabulary) -> dict[str, Any]:
+    """How transformers writes: as `generate` does, which chooses no special token but the end, and
+    no row of the embedding that no token has."""
     end, specials = vocabulary.end_id, vocabulary.specials.values()
     ids = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), end)
-    never = [id for id in specials if id != end] or None
+    spare = range(len(vocabulary.tokens), model.config.vocab_size)
+    never = [id for id in (*specials, *spare) if id != end] or None
     return {**ids, "suppress_tokens": never, "do_sample": True, **SAMPLING}
 
 

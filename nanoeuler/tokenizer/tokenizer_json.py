@@ -2,9 +2,10 @@
 
 A file of another model whose words are not GPT-2's is kept as it is, and that library encodes by
 it. Other settings under which it would encode differently from this project are refused: each is
-either the one that we write, or an error names it. Special tokens are listed as such, so that other
-tools know them. `tokenizers` takes a literal `</s>` in a text for the token unless its
-`encode_special_tokens` is set, whereas our `encode` never emits a special id from text.
+either the one that we write, or an error names it. Truncation and padding belong to the use of a
+tokenizer, and are ignored. Special tokens are listed as such, so that other tools know them.
+`tokenizers` takes a literal `</s>` in a text for the token unless its `encode_special_tokens` is
+set, whereas our `encode` never emits a special id from text.
 """
 
 from pathlib import Path
@@ -22,9 +23,10 @@ from nanoeuler.tokenizer.vocabulary import (
     Vocabulary,
 )
 
+SCANNED = "ByteLevel"
 SCANNER = "gpt2"  # our name of the words that PRETOKENIZER cuts
 PRETOKENIZER = {
-    "type": "ByteLevel",
+    "type": SCANNED,
     "add_prefix_space": False,
     "trim_offsets": True,
     "use_regex": True,
@@ -143,8 +145,8 @@ class Reader:
         if self.is_foreign(content):
             return self.foreign_vocabulary(content)
         self.check_settings(content)
-        ids = self.ids(content["model"].get("vocab"))
-        specials = self.specials(content.get("added_tokens"), ids)
+        ids = self.ids(content)
+        specials = self.specials(content, ids)
         tokens = [b""] * len(ids)
         for name, index in ids.items():
             tokens[index] = name.encode() if name in specials else self.token(name)
@@ -161,6 +163,11 @@ class Reader:
         if sentencepiece.is_like(content):
             return True
         words = content.get("pre_tokenizer")
+        if describe(words) == SCANNED and not all(
+            entry.get("special") for entry in self.added(content)
+        ):
+            self.check_settings(content)
+            return True  # texts are cut at the words that were added, too
         parts = words.get("pretokenizers") if isinstance(words, dict) else None
         by_bytes = isinstance(parts, list) and describe(parts[-1] if parts else None) == "ByteLevel"
         byte_level = content["model"].get("type", "BPE") == "BPE" and not content["model"].get(
@@ -169,22 +176,20 @@ class Reader:
         return by_bytes and byte_level and describe(content.get("decoder")) == "ByteLevel"
 
     def foreign_vocabulary(self, content: dict[str, Any]) -> Vocabulary:
-        added = content.get("added_tokens") or []
-        if not isinstance(added, list) or not all(
-            isinstance(each, dict) and isinstance(each.get("content"), str) for each in added
-        ):
-            self.refuse("damaged: its added tokens are not a list of tokens")
-        literals = {each["content"]: each.get("id") for each in added}
-        vocab = content["model"].get("vocab")
-        ids = self.ids(vocab | literals if isinstance(vocab, dict) else vocab)
+        ids = self.ids(content)
+        literals = {entry["content"] for entry in self.added(content)}
         over_bytes = not sentencepiece.is_like(content)
-        token = self.token if over_bytes else sentencepiece.token
+        token = self.token if over_bytes else self.characters
         every_byte = set(CHARACTER_OF_BYTE.values()) if over_bytes else sentencepiece.byte_names()
         tokens = [b""] * len(ids)
         for name, index in ids.items():
             tokens[index] = name.encode() if name in literals else token(name)
         self.require_bytes(set(ids) - set(literals), every_byte)
-        specials = {each["content"]: ids[each["content"]] for each in added if each.get("special")}
+        specials = {
+            entry["content"]: ids[entry["content"]]
+            for entry in self.added(content)
+            if entry.get("special")
+        }
         kept = content | dict.fromkeys(("truncation", "padding", "post_processor"))
         vocabulary = Vocabulary(tokens, specials, [], self.end_of(content, specials), kept)
         if vocabulary.end_literal not in specials:
@@ -192,10 +197,16 @@ class Reader:
         return vocabulary
 
     def end_of(self, content: dict[str, Any], specials: dict[str, int]) -> str | None:
-        """The special token between documents: see `begin_with_end`, and `end_id`."""
+        """The special token between documents: that of `end_id`, else see `begin_with_end`.
+
+        In front of a text there may be another one than behind it, as in Llama 2.
+        """
+        for literal, index in specials.items():
+            if index == self.end_id:
+                return literal
         found = content.get("post_processor")
         for literal, index in specials.items():
-            if index == self.end_id or found == frame_with(literal, index):
+            if found == frame_with(literal, index):
                 return literal
         return None
 
@@ -216,11 +227,11 @@ class Reader:
                 self.refuse(
                     f"its model sets {key} to {brief(model[key])}, which this project does not do"
                 )
-        for key in ("truncation", "padding", "normalizer"):
-            if content.get(key) is not None:
-                self.refuse(
-                    f"it sets a {key} ({describe(content[key])}), which this project does not do"
-                )
+        if content.get("normalizer") is not None:
+            self.refuse(
+                f"it sets a normalizer ({describe(content['normalizer'])}), "
+                "which this project does not do"
+            )
         self.check_pretokenizer(content.get("pre_tokenizer"))
         if describe(content.get("decoder")) != "ByteLevel":
             self.refuse(
@@ -238,7 +249,7 @@ class Reader:
             )
 
     def check_pretokenizer(self, found: Any) -> None:
-        if describe(found) != PRETOKENIZER["type"]:
+        if describe(found) != SCANNED:
             self.refuse(
                 f"its pre_tokenizer {describe(found)} is not known here, "
                 f"only {PRETOKENIZER['type']} (the scanner {SCANNER!r}) is"
@@ -250,37 +261,44 @@ class Reader:
                     f"where the scanner {SCANNER!r} is {PRETOKENIZER[key]!r}"
                 )
 
-    def ids(self, vocab: Any) -> dict[str, int]:
-        """Check the model's vocabulary, whose ids must be 0, 1, 2, …"""
+    def added(self, content: dict[str, Any]) -> list[dict[str, Any]]:
+        """The tokens that were added to the model's, each with its `content`."""
+        added = content.get("added_tokens") or []
+        if not isinstance(added, list) or not all(
+            isinstance(entry, dict) and isinstance(entry.get("content"), str) for entry in added
+        ):
+            self.refuse("damaged: its added tokens are not a list of tokens")
+        for entry in added:
+            if any("\ud800" <= character <= "\udfff" for character in entry["content"]):
+                self.refuse(f"damaged: its added token {brief(entry)} has half a character")
+        return added
+
+    def ids(self, content: dict[str, Any]) -> dict[str, int]:
+        """The ids of the model's tokens and of added ones, which must be 0, 1, 2, …"""
+        vocab = content["model"].get("vocab")
         if not isinstance(vocab, dict) or not all(type(index) is int for index in vocab.values()):
             self.refuse("damaged: its vocab is not a map from tokens to ids")
-        if sorted(vocab.values()) != list(range(len(vocab))):
+        ids = dict(vocab)
+        for entry in self.added(content):
+            literal, index = entry["content"], entry.get("id")
+            if type(index) is not int or ids.setdefault(literal, index) != index:
+                self.refuse(f"damaged: its added token {brief(literal)} has the id {brief(index)}")
+        if sorted(ids.values()) != list(range(len(ids))):
             self.refuse("damaged: the ids of its vocab are not 0, 1, 2, … without gaps")
-        return vocab
+        return ids
 
-    def specials(self, added: Any, ids: dict[str, int]) -> dict[str, int]:
-        specials = {}
-        for entry in added if isinstance(added, list) else []:
-            literal = entry.get("content") if isinstance(entry, dict) else None
-            if (
-                not isinstance(literal, str)
-                or literal not in ids
-                or ids[literal] != entry.get("id")
-            ):
-                self.refuse(
-                    f"damaged: its added token {brief(entry)} is not in its vocab with the same id"
-                )
-            if any("\ud800" <= character <= "\udfff" for character in literal):
-                self.refuse(f"damaged: its added token {brief(literal)} has half a character")
-            if entry.get("special") is not True:
-                self.refuse(
-                    f"its added token {brief(literal)} is not a special one, "
-                    "which this project does not do"
-                )
-            specials[literal] = ids[literal]
+    def specials(self, content: dict[str, Any], ids: dict[str, int]) -> dict[str, int]:
+        specials = {entry["content"]: ids[entry["content"]] for entry in self.added(content)}
         if END not in specials and GPT2_END not in specials:
             self.refuse(f"it has no special token {END!r} or {GPT2_END!r}, which frame documents")
         return dict(sorted(specials.items(), key=lambda item: item[1]))
+
+    def characters(self, name: str) -> bytes:
+        """The bytes of a token of SentencePiece's."""
+        try:
+            return sentencepiece.token(name)
+        except UnicodeEncodeError:
+            self.refuse(f"damaged: the token {brief(name)} has half a character")
 
     def token(self, name: str) -> bytes:
         try:

@@ -67,7 +67,7 @@ def dpo(
     model = replace(model, context=settings.context or model.context)
     tokenizer = Tokenizer.load(tokenizer_path)
     parent = read_parent(parent_folder, model, tokenizer, tokenizer_path)
-    check_tokenizer(tokenizer, tokenizer_path, model)
+    check_tokenizer(tokenizer, tokenizer_path, model, started=True)
     folder = RecordFolder(preferences, "preferences")
     files = [folder.file(part) for part in ("train", "validation")]
     by_length = settings.loss == "simpo"

@@ -118,9 +118,15 @@ def find_weights(folder: Path) -> Path:
     )
 
 
-def check_tokenizer(tokenizer: Tokenizer, path: Path, model: ModelConfig) -> None:
-    """Refuse a tokenizer (read from `path`) whose vocabulary has not the model's size."""
-    if model.vocab_size != tokenizer.vocab_size:
+def check_tokenizer(
+    tokenizer: Tokenizer, path: Path, model: ModelConfig, *, started: bool = False
+) -> None:
+    """Refuse a tokenizer (read from `path`) whose vocabulary has not the model's size.
+
+    A model that is `started` from a parent may have rows that no token has: see `import`.
+    """
+    spare = model.vocab_size - tokenizer.vocab_size
+    if spare < 0 or (spare and not started):
         raise UserError(
             f"model.vocab_size is {model.vocab_size} but {path} has {tokenizer.vocab_size} "
             "entries; make them equal (tokenizer.vocab_size sets both)"

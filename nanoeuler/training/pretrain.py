@@ -54,7 +54,7 @@ def pretrain(
     settings, model = Pretrain.read(section), ModelConfig.from_dict(config["model"])
     tokenizer, store = Tokenizer.load(tokenizer_path), TokenStore.open(tokens)
     store.check_tokenizer(tokenizer, tokenizer_path)
-    check_tokenizer(tokenizer, tokenizer_path, model)
+    check_tokenizer(tokenizer, tokenizer_path, model, started=settings.init_from is not None)
     check_length(store, tokens, model.context)
     sequence = store.tokens("train")
     describe_amount(len(sequence), settings.tokens, model)

@@ -55,7 +55,7 @@ def sft(
     model = replace(model, context=settings.context or model.context)
     tokenizer = Tokenizer.load(tokenizer_path)
     parent = read_parent(parent_folder, model, tokenizer, tokenizer_path) if parent_folder else None
-    check_tokenizer(tokenizer, tokenizer_path, model)
+    check_tokenizer(tokenizer, tokenizer_path, model, started=parent is not None)
     folder = RecordFolder(instructions, "instructions")
     files = [folder.file(part) for part in ("train", "validation")]
     records, fit = encode_records(files[0], tokenizer, settings.template, model.context)

@@ -6,12 +6,14 @@ Both packages are in no lock: install gguf, and for the judge llama-cpp-python, 
 import numpy as np
 import pytest
 from exported_shapes import SHAPES
+from grown import add_rows
 
 from nanoeuler import api
 from nanoeuler.cli import main
 from nanoeuler.errors import UserError
 from nanoeuler.interchange.exporting import export
 from nanoeuler.interchange.gguf_file import modelfile, neighbours, write_gguf
+from nanoeuler.interchange.importing import import_folder
 from nanoeuler.model.files import load_model
 from nanoeuler.model.template import chat_template
 from nanoeuler.tokenizer import Tokenizer
@@ -77,6 +79,18 @@ def test_the_file_says_what_llama_cpp_asks_for(make_model, tmp_path, tokenizer_p
     assert fields["tokenizer.chat_template"] == chat_template("alpaca")
     assert "output.weight" not in tensors
     assert "blk.1.ffn_down.weight" in tensors
+
+
+def test_rows_that_no_token_has_are_called_unused(make_model, tmp_path):
+    pytest.importorskip("gguf", reason="the extra gguf is not installed")
+    export(make_model({}), "hf", "f32", tmp_path / "hf")
+    add_rows(tmp_path / "hf", 20)
+    import_folder(tmp_path / "hf", tmp_path / "back")
+    export(tmp_path / "back", "gguf", "f32", tmp_path / "out")
+    fields, tensors = fields_and_tensors(tmp_path / "out" / "model.gguf")
+    assert len(fields["tokenizer.ggml.tokens"]) == len(tensors["token_embd.weight"]) == 320
+    assert fields["tokenizer.ggml.tokens"][300:302] == ["[PAD300]", "[PAD301]"]
+    assert fields["tokenizer.ggml.token_type"][298:302] == [1, 1, 5, 5]
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "q8_0"])

@@ -21,7 +21,7 @@ from nanoeuler.model.files import load_config, load_model
 from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.transformer import Batch, Transformer
 from nanoeuler.tokenizer import Tokenizer
-from nanoeuler.training.parents import check_tokenizer, read_parent
+from nanoeuler.training.parents import read_parent
 
 
 def logits(folder):
@@ -79,8 +79,7 @@ def test_an_imported_model_is_a_parent(exported, tmp_path, tokenizer_path):
     card.write_text(card.read_text().replace("---\n", "---\nlicense: cc-by-nc-4.0\n", 1))
     import_folder(exported, tmp_path / "back")
     config = replace(load_config(tmp_path / "back"), context=32)
-    parent = read_parent(tmp_path / "back", config)
-    check_tokenizer(Tokenizer.load(tokenizer_path), tokenizer_path, config, parent)
+    parent = read_parent(tmp_path / "back", config, Tokenizer.load(tokenizer_path), tokenizer_path)
     assert parent.template == "chat"
     assert parent.inherited["imported"]["licence"] == "cc-by-nc-4.0"
     assert 'license: "cc-by-nc-4.0"' in (tmp_path / "back" / "README.md").read_text()
@@ -152,6 +151,43 @@ def test_shards_are_read_as_one(exported, tmp_path):
     assert "1 file of 3 with weights missing, such as model-00002-of-00003" in refusal(exported)
 
 
+MISTRAL = {"architectures": ["MistralForCausalLM"], "model_type": "mistral"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "context"),
+    [
+        (MISTRAL, 4096),  # what transformers takes where the key is left out
+        (MISTRAL | {"sliding_window": None}, 8192),
+        (MISTRAL | {"sliding_window": 100}, 100),
+        (MISTRAL | {"sliding_window": 32_768}, 8192),
+        ({"sliding_window": 100}, 8192),  # a Llama has none
+        ({"sliding_window": 100, "use_sliding_window": True}, 100),
+    ],
+)
+def test_a_sliding_window_bounds_the_context(
+    exported, change_config, tmp_path, capfd, keys, context
+):
+    """Up to its size, attention over a window is attention to all tokens before."""
+    kept = json.loads((exported / "config.json").read_text())["num_key_value_heads"]
+    change_config(exported, max_position_embeddings=8192, num_key_value_heads=kept, **keys)
+    import_folder(exported, tmp_path / "back")
+    assert load_config(tmp_path / "back").context == context
+    said = "the sliding window of the model's attention" in capfd.readouterr().err
+    assert said == (context < 8192)
+
+
+def test_what_a_key_means_that_is_left_out(exported, change_config, tmp_path):
+    """8 key heads of a Mistral, 4,096 tokens, as many key heads as query heads of a Llama."""
+    path = exported / "config.json"
+    keys = json.loads(path.read_text()) | MISTRAL
+    del keys["num_key_value_heads"]
+    path.write_text(json.dumps(keys))
+    assert "model.kv_heads is 8, which does not divide model.heads = 4" in refusal(exported)
+    change_config(exported, architectures=["LlamaForCausalLM"])
+    assert "has shape [16, 32] where config.json asks for [32, 32]" in refusal(exported)
+
+
 # ---- refusals
 
 
@@ -177,13 +213,15 @@ def refusal(folder):
         ({"attention_bias": True}, "attention_bias is True, which a nanoeuler model does not have"),
         ({"mlp_bias": True}, "mlp_bias is True"),
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu'"),
+        (MISTRAL | {"sliding_window": "all"}, "sliding_window is 'all', which is no number of tok"),
         ({"quantization_config": {"bits": 4}}, "quantization_config is {'bits': 4}"),
         ({"hidden_size": "32"}, "lacks hidden_size, or it is no whole number"),
         ({"num_attention_heads": 5}, "config.json: model."),
         ({"hidden_size": 64}, "has shape [300, 32] where config.json asks for [300, 64]"),
         ({"num_hidden_layers": 3}, "its weights lack 9 tensors, such as model.layers.2."),
         ({"num_hidden_layers": 1}, "has a tensor 'model.layers.1."),
-        ({"vocab_size": 320}, "has 300 ids where the model's embedding has 320 rows"),
+        ({"vocab_size": 320}, "has shape [300, 32] where config.json asks for [320, 32]"),
+        ({"vocab_size": 299}, "has 300 ids where the model's embedding has 299 rows"),
         ({"bos_token_id": 20}, "bos_token_id is 20, which is no special token"),
         ({"nanoeuler": {}}, "a nanoeuler model already"),
     ],
@@ -349,6 +387,7 @@ def test_another_gpt2_is_refused_by_name(make_model, change_config, tmp_path, ke
 def test_learned_positions_keep_their_number(make_model):
     folder = make_model(GPT2)
     config = load_config(folder)
-    assert read_parent(folder, config).parameters.size
+    tokenizer = Tokenizer.load(folder / "tokenizer.json"), folder / "tokenizer.json"
+    assert read_parent(folder, config, *tokenizer).parameters.size
     with pytest.raises(UserError, match="context 64 there, 32 here"):
-        read_parent(folder, replace(config, context=32))
+        read_parent(folder, replace(config, context=32), *tokenizer)

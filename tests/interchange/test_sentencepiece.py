@@ -84,6 +84,28 @@ def test_it_encodes_and_decodes_like_the_library(folder, tokenizer, tmp_path):
         assert tokenizer.decode(ids) == library.decode(ids, skip_special_tokens=False)
 
 
+@pytest.mark.parametrize("kind", [0, 1])
+def test_the_token_in_front_is_not_taken_for_the_end(folder, tmp_path, kind):
+    """`<s>` before each of a pair, whose second text has type 1 in Llama 2, and here maybe 0."""
+    first = {"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}
+    second = (
+        {"SpecialToken": {"id": "<s>", "type_id": kind}},
+        {"Sequence": {"id": "B", "type_id": kind}},
+    )
+    path = folder / "tokenizer.json"
+    content = json.loads(path.read_text())
+    content["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": first,
+        "pair": [*first, *second],
+        "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}},
+    }
+    path.write_text(json.dumps(content))
+    import_folder(folder, tmp_path / "ours")
+    ours = Tokenizer.load(tmp_path / "ours" / "tokenizer.json")
+    assert (ours.end_id, ours.vocabulary.end_literal) == (2, "</s>")
+
+
 def test_what_continues_a_text_gets_no_space(tokenizer):
     for text in TEXTS:
         ids = tokenizer.encode(text, continues=True)

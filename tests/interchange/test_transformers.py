@@ -3,6 +3,7 @@
 It is in no lock: install transformers and torch beside the others to run these.
 """
 
+import json
 import shutil
 
 import numpy as np
@@ -103,6 +104,62 @@ def test_what_transformers_saves_is_imported(make_model, tmp_path):
     tokenizer.save_pretrained(tmp_path / "theirs")
     import_folder(tmp_path / "theirs", tmp_path / "ours")
     assert_equal(api.load(tmp_path / "ours", device="cpu"), tmp_path / "theirs")
+
+
+@pytest.mark.parametrize("shape", ["plain", "weighted norms", "gpt2"])
+def test_a_folder_that_was_used_and_grown_comes_back(shape, make_model, tmp_path):
+    """Padding and truncation, [PAD] and words added, and rows that no token has."""
+    export(make_model(SHAPES[shape] | {"context": 512}, "alpaca"), "hf", "f32", tmp_path / "hf")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf")
+
+    def back(name):
+        theirs.save_pretrained(tmp_path / name)
+        tokenizer.save_pretrained(tmp_path / name)
+        import_folder(tmp_path / name, tmp_path / f"{name}-back")
+        # our own generate never writes special tokens and spare rows, theirs neither
+        saved = json.loads((tmp_path / f"{name}-back" / "generation_config.json").read_text())
+        (tmp_path / name / "generation_config.json").write_text(json.dumps(saved))
+        ours = api.load(tmp_path / f"{name}-back", device="cpu")
+        assert_equal(ours, tmp_path / name)
+        assert ours.template == "alpaca"
+        return ours
+
+    tokenizer(["a", TEXT], padding=True, truncation=True, max_length=8)
+    back("used")
+    tokenizer.add_special_tokens({"pad_token": "[PAD]"})
+    theirs.resize_token_embeddings(len(tokenizer))
+    assert back("pad").tokenizer.special_ids["[PAD]"] == 300
+    tokenizer.add_tokens(["<tool>", "harbour"])
+    theirs.resize_token_embeddings(len(tokenizer))
+    assert 302 in back("words").tokenizer.encode(TEXT)
+    theirs.resize_token_embeddings(len(tokenizer), pad_to_multiple_of=64)
+    assert back("rows").config.vocab_size == 320
+
+
+def test_a_mistral_with_its_window_comes_back(make_model, tmp_path):
+    """Whose key is left out, which means 4,096, and one whose window ends before its text."""
+    shape = SHAPES["plain"] | {"context": 512, "heads": 8, "kv_heads": 8, "head_size": 4}
+    export(make_model(shape), "hf", "f32", tmp_path / "hf")
+    path = tmp_path / "hf" / "config.json"
+    named = {"architectures": ["MistralForCausalLM"], "model_type": "mistral"}
+    keys = json.loads(path.read_text()) | named
+    path.write_text(json.dumps(keys | {"max_position_embeddings": 9000}))
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf")
+    assert theirs.config.sliding_window == 4096
+    import_folder(tmp_path / "hf", tmp_path / "back")
+    assert load_config(tmp_path / "back").context == 4096
+    path.write_text(json.dumps(keys | {"sliding_window": 24}))
+    import_folder(tmp_path / "hf", tmp_path / "short")
+    ours, context = api.load(tmp_path / "short", device="cpu"), 24
+    assert ours.config.context == context
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf")
+    ids = np.arange(context + 6) * 7 % 300
+    with torch.no_grad():
+        logits = theirs(torch.tensor(ids[None])).logits[0].numpy()
+    errors = np.abs(logits - ours.logits(ids)).max(axis=1)
+    assert errors[:context].max() <= 1e-4
+    assert errors[context:].max() > 1e-2  # where the window slides, it is another function
 
 
 @pytest.mark.parametrize("sizes", [(32, 4, 2, None), (48, 3, 3, 100), (96, 6, 1, 50)])

@@ -113,7 +113,6 @@ def rename(old: str, new: str) -> Callable[[dict], None]:
             "sets use_regex to False",
         ),
         (top("normalizer", {"type": "NFC"}), "sets a normalizer .NFC."),
-        (top("truncation", {"max_length": 3}), "sets a truncation"),
         (top("decoder", {"type": "WordPiece"}), "its decoder is WordPiece"),
         (
             top("post_processor", {"type": "TemplateProcessing"}),
@@ -122,9 +121,12 @@ def rename(old: str, new: str) -> Callable[[dict], None]:
         (top("added_tokens", []), "no special token '</s>'"),
         (
             lambda content: content["added_tokens"][0].update(id=7),
-            "is not in its vocab with the same id",
+            "its added token '</s>' has the id 7",
         ),
-        (lambda content: content["added_tokens"][0].update(special=False), "is not a special one"),
+        (
+            lambda content: content["added_tokens"][0].update(special=False),
+            "no special token that is known",
+        ),
     ],
 )
 def test_damaged_and_foreign_files_get_one_sentence(

@@ -47,7 +47,7 @@ class Playground {
   }
 
   likeliest(shares, count = ALTERNATIVES) {
-    const ids = Array.from(shares.keys()).sort((a, b) => shares[b] - shares[a]);
+    const ids = Array.from(this.tokenizer.bytes.keys()).sort((a, b) => shares[b] - shares[a]);
     return ids.slice(0, count).map((id) => [id, shares[id]]);
   }
 
