@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import tokenizers
+from checkouts import ROOT
 from exported_shapes import GPT2, VOCABULARY
 from grown import ROWS, USED, add_rows, add_tokens, edit
 from safetensors.numpy import load_file
@@ -197,19 +198,17 @@ def test_it_is_a_parent_with_its_own_tokenizer_only(padded, tokenizer_path, tmp_
 
 
 def test_a_configuration_may_name_more_rows_than_ids_where_it_starts_from_a_model(tmp_path):
-    def sizes(rows, **keys):
-        path = tmp_path / "mine.yaml"
-        model = {"preset": "small", "vocab_size": rows}
-        path.write_text(json.dumps({"model": model, "tokenizer": {"vocab_size": 300}} | keys))
-        config = load(path)
+    def sizes(rows, *more):
+        keys = ["tokenizer.vocab_size=300", f"model.vocab_size={rows}", *more]
+        config = load(ROOT / "config" / "small.yaml", keys)
         return config["model"]["vocab_size"], config["tokenizer"]["vocab_size"]
 
-    started = {"sft": {"init_from": str(tmp_path)}}
-    assert sizes(320, **started) == (320, 300)
+    started = f"sft.init_from={tmp_path}"
+    assert sizes(320, started) == (320, 300)
     assert sizes(300) == (300, 300)
-    for rows, keys in ((320, {}), (290, started)):
+    for rows, more in ((320, ()), (290, (started,))):
         with pytest.raises(UserError, match=r"leave out model.vocab_size"):
-            sizes(rows, **keys)
+            sizes(rows, *more)
 
 
 def test_fewer_rows_than_ids_are_refused(exported, tmp_path):
