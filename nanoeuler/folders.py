@@ -7,15 +7,14 @@ lists our files, so that the next writer can tell them from what somebody else h
 import contextlib
 import ctypes
 import errno
-import json
 import os
-import re
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from nanoeuler.errors import UserError
-from nanoeuler.files import explain_os_errors, sync, write_json
+from nanoeuler.files import explain_os_errors, read_json, sync, write_json
 from nanoeuler.temporary import temporary_beside, temporary_path
 
 MARKER = ".nanoeuler"
@@ -23,23 +22,8 @@ MARKER = ".nanoeuler"
 it, as an output, before it makes the folder again.)"""
 WHOLE = "state.json"
 """The file of checkpoints, which have no marker: it shows that they are ours."""
-EARLIER = re.compile(
-    r"manifest\.json|(train|validation)-.+-\d{3}\.bin|(train|validation|items)\.jsonl|"
-    r"(fineweb|gutenberg)/.+|instructions\.json|preferences\.jsonl|questions\.jsonl"
-)
-"""Our files in folders that earlier versions made without a marker: of tokens, of records, and of
-the demo's world."""
-
-SIGNS: tuple[tuple[str, set[str]], ...] = (
-    (MARKER, {"files"}),
-    ("config.json", {"nanoeuler"}),  # a model
-    ("state.json", {"fingerprint", "sha256"}),  # a checkpoint
-    ("manifest.json", {"tokenizer", "corpus", "splits"}),  # tokens
-    ("manifest.json", {"validation_share", "bad"}),  # instructions, preferences
-    ("manifest.json", {"items_sha256"}),  # a task
-    ("manifest.json", {"people", "boats", "files"}),  # the demo's world
-)
-"""Files that show that we made a folder, with keys that they have. They name our files in it."""
+MODEL = "config.json"
+"""The file of models, which are copied without their marker."""
 
 RENAME_EXCHANGE, AT_FDCWD = 2, -100  # of Linux
 
@@ -81,37 +65,40 @@ def require_ours(path: str | Path) -> None:
         if mounted or path.samefile(Path.cwd()):
             what = "a mounted disk" if mounted else "the working folder"
             raise UserError(f"{path}: {what} cannot be replaced; give the name of a folder in it")
-        if any(path.iterdir()) and sign_of_ours(path) is None:
+        if any(path.iterdir()) and files_of_ours(path) is None:
             raise UserError(
                 f"{path}: holds files and was not made by nanoeuler, which would replace it; "
                 "give the name of a new folder, or move this one away"
             )
 
 
-def sign_of_ours(folder: Path) -> str | None:
-    """The text of the file that shows that we made `folder`; None where no file does."""
-    for name, keys in SIGNS:
-        if not (folder / name).is_file():
-            continue
-        try:
-            text = (folder / name).read_text(encoding="utf-8")
-            content = json.loads(text)
-        except (OSError, ValueError, RecursionError):
-            continue
-        if isinstance(content, dict) and keys <= content.keys():
-            return text
+def files_of_ours(folder: Path) -> set[str] | None:
+    """The names of the files in `folder` that we have put there; None if we did not make it."""
+    marked = content_of(folder / MARKER).get("files")
+    if isinstance(marked, list):
+        return {MARKER, *filter(lambda name: isinstance(name, str), marked)}
+    state, model = content_of(folder / WHOLE), content_of(folder / MODEL)
+    for sign, whole, content in (
+        (WHOLE, {"fingerprint", "sha256"} <= state.keys(), state),
+        (MODEL, "nanoeuler" in model, model.get("nanoeuler")),
+    ):
+        if whole:
+            hashes = content.get("sha256") if isinstance(content, dict) else None
+            return {sign, *(hashes if isinstance(hashes, dict) else ())}
     return None
+
+
+def content_of(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; empty where there is none."""
+    try:
+        content = read_json(path) if path.is_file() else None
+    except UserError:
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def write_marker(folder: Path, files: Iterable[str]) -> None:
     write_json(folder / MARKER, {"files": sorted(files)})
-
-
-def mark_earlier(folder: str | Path) -> None:
-    """Mark a folder that an earlier version made, while its manifest still shows that we did."""
-    folder = Path(folder)
-    if sign_of_ours(folder) is not None and not (folder / MARKER).exists():
-        write_marker(folder, filter(EARLIER.fullmatch, files_in(folder)))
 
 
 def files_in(folder: Path) -> list[str]:
@@ -132,12 +119,12 @@ def finish_files(folder: Path) -> None:
 
 def keep_others(folder: Path, successor: Path) -> None:
     """Put the files that we did not write to `folder` into its `successor`, too."""
-    ours = sign_of_ours(folder) if folder.exists() else None
+    ours = files_of_ours(folder) if folder.exists() else None
     if ours is None:
         return
     for name in files_in(folder):
         old, new = folder / name, successor / name
-        if json.dumps(name, ensure_ascii=False) in ours or os.path.lexists(new):
+        if name in ours or os.path.lexists(new):
             continue
         new.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -177,3 +164,22 @@ def exchange(first: Path, second: Path) -> bool:
     if number in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP):
         return False
     raise OSError(number, os.strerror(number), str(second))
+
+
+def move_folder(folder: Path, target: Path) -> None:
+    """Rename a folder; where `target` has files already, each of its files. None is replaced."""
+    try:
+        os.rename(folder, target)
+        return
+    except OSError as error:
+        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+            raise
+    for name in files_in(folder):
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        if not os.path.lexists(target / name):
+            os.rename(folder / name, target / name)
+    for inner in sorted((path for path in folder.rglob("*") if path.is_dir()), reverse=True):
+        with contextlib.suppress(OSError):
+            inner.rmdir()
+    with contextlib.suppress(OSError):
+        folder.rmdir()

@@ -12,7 +12,7 @@ from typing import Any
 from nanoeuler import log
 from nanoeuler.errors import UserError
 from nanoeuler.files import explain_os_errors, parse_json, read_text
-from nanoeuler.folders import sign_of_ours
+from nanoeuler.folders import files_of_ours
 
 MARK = ".made-by-nanoeuler"
 WORDS = "nanoeuler fills this folder; what it holds is never taken for a text of one's own.\n"
@@ -87,7 +87,7 @@ class Outputs:
 
 def is_output(folder: Path) -> bool:
     """Whether nanoeuler fills this folder, or Snakemake."""
-    if folder.name == ".snakemake" or (folder / MARK).exists() or sign_of_ours(folder) is not None:
+    if folder.name == ".snakemake" or (folder / MARK).exists() or files_of_ours(folder) is not None:
         return True
     if any(has_keys(folder / name, keys) for name, keys in SIGNS):
         return True

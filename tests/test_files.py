@@ -105,7 +105,11 @@ def test_a_folder_of_ours_is_replaced_and_keeps_what_others_put_into_it(tmp_path
     (output / "notes").mkdir()
     (output / "notes/mine.txt").write_text("remember")
     (output / "link").symlink_to("nowhere")
+    named = ("files", "sha256", "version")  # as keys of our own JSON are
+    for name in named:
+        (output / name).write_text("mine")
     write_folder(output, a="2")
+    assert [(output / name).read_text() for name in named] == ["mine"] * 3
     assert (output / "a").read_text() == "2"
     assert (output / "notes/mine.txt").read_text() == "remember"
     assert (output / "link").is_symlink()

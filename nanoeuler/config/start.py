@@ -24,7 +24,6 @@ from nanoeuler.config.validation import show
 from nanoeuler.corpus.addresses import file_bytes
 from nanoeuler.errors import UserError
 from nanoeuler.files import write_json
-from nanoeuler.folders import mark_earlier
 from nanoeuler.model.files import keep_model
 from nanoeuler.outputs import mark_outputs
 from nanoeuler.remaining import TRAINING, keep_jobs
@@ -161,21 +160,12 @@ def require_cluster(cluster: Sequence[Node], jobs: Iterable[Mapping[str, Any]]) 
 def keep_what_is_needed(paths: Paths, jobs: Collection[SnakemakeJob]) -> None:
     """Keep what Snakemake is about to delete: it deletes the outputs of `jobs`, which will run.
 
-    Models stay usable until their successors are whole. Folders of earlier versions are marked as
-    ours while they have the manifest that shows it.
+    Models stay usable until their successors are whole.
     """
-    from nanoeuler.corpus.assemble import mark_earlier_corpus
-
-    outputs = {Path(file) for job in jobs for file in job.output}
     try:
         for stage in TRAINING:
             if any(job.rule.name == stage for job in jobs):
                 keep_model(paths.model_folder(stage))
-        for path in outputs:
-            if path == Path(paths.corpus_manifest):
-                mark_earlier_corpus(path.parent)
-            elif path.name == "manifest.json":
-                mark_earlier(path.parent)
     except UserError as error:
         raise SystemExit(f"error  {error}") from error
 

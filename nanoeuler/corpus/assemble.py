@@ -30,7 +30,7 @@ from nanoeuler.corpus.split import check_share
 from nanoeuler.corpus.survey import COPY, HELD_OUT, NEAR_COPY, QUOTING, TRAIN, Part, Survey
 from nanoeuler.errors import UserError
 from nanoeuler.files import canonical_json, read_json, sha256_file, sha256_text, write_json
-from nanoeuler.folders import atomic_folder, files_in, require_ours, sign_of_ours, write_marker
+from nanoeuler.folders import atomic_folder, require_ours
 from nanoeuler.temporary import sweep
 
 SPLITS = ("train", "validation")
@@ -123,20 +123,8 @@ def require_corpus(output: Path) -> None:
             f"{path}: not the manifest of a corpus, and would be replaced by one; "
             "give the name of a new folder"
         )
-    mark_earlier_corpus(output)
     for split in SPLITS:
         require_ours(output / split)
-
-
-def mark_earlier_corpus(output: Path) -> None:
-    """Mark the folders of a corpus that an earlier version made, while it still has a manifest."""
-    for folder in (output / split for split in SPLITS):
-        names = files_in(folder)
-        if names and sign_of_ours(folder) is None and is_corpus(output):
-            stems = [name[: -len(".offsets")] for name in names if name.endswith(".offsets")]
-            write_marker(
-                folder, (stem + suffix for stem in stems for suffix in (".txt", ".offsets"))
-            )
 
 
 def is_corpus(output: Path) -> bool:

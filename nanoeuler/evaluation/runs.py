@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from nanoeuler import log
 from nanoeuler.errors import UserError
 from nanoeuler.evaluation.report.formats import decimals, duration, percent, short_count
 from nanoeuler.evaluation.report.gather import (
@@ -225,4 +226,4 @@ def as_csv(records: Sequence[Record], columns: Sequence[str]) -> str:
     for record in records:
         cells = (record.get(key) for key in columns)
         writer.writerow([json.dumps(each) if isinstance(each, list) else each for each in cells])
-    return text.getvalue()
+    return log.printable(text.getvalue())

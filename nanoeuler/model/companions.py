@@ -116,13 +116,18 @@ def learned_from(model: "SavedModel") -> dict[str, str]:
     return found
 
 
+def plain(text: str) -> str:
+    """A text from outside in a line of Markdown, in which HTML would be obeyed."""
+    return " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
+
+
 def card(
     model: "SavedModel", matter: Mapping[str, Any], end: str, *, known_to_transformers: bool
 ) -> str:
     """The model card as Markdown behind YAML front matter. JSON is YAML, whatever the text."""
     lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in matter.items()]
     prompt = CONTINUE if model.template is None else CHAT
-    learned = [f"- {name}: {licence}" for name, licence in learned_from(model).items()]
+    learned = [f"- {plain(f'{name}: {licence}')}" for name, licence in learned_from(model).items()]
     parts = [
         "\n".join(["---", *lines, "---"]),
         f"# A language model of {parameter_count(model.config):,} parameters",

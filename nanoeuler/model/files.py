@@ -22,7 +22,7 @@ from safetensors import SafetensorError, TensorSpec, deserialize, safe_open, ser
 from safetensors.numpy import save_file
 
 from nanoeuler import log
-from nanoeuler.errors import UserError
+from nanoeuler.errors import UserError, brief
 from nanoeuler.files import link_or_copy, read_json, sha256_file, write_json
 from nanoeuler.folders import atomic_folder
 from nanoeuler.integrity import Origin, check_file, check_seal, seal
@@ -31,6 +31,7 @@ from nanoeuler.model.companions import COMPANIONS, write_companions
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.spec import storage_elements, tensor_table
+from nanoeuler.model.template import TEMPLATES
 from nanoeuler.tokenizer import tokenizer_json
 
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
@@ -289,10 +290,21 @@ def read_unsealed(folder: Path) -> tuple[ModelConfig, dict[str, Any]]:
             "(it has no 'nanoeuler' section with a 'model'); if it is Hugging Face's, "
             f"make one of it: nanoeuler import {folder}"
         )
+    check_description(folder / CONFIG, description)
     try:
         return ModelConfig.from_dict(description["model"]), description
     except UserError as error:
         raise UserError(f"{folder / CONFIG}: {error}") from error
+
+
+def check_description(path: Path, description: Mapping[str, Any]) -> None:
+    """Raise `UserError` for a section of ours that no model can be used by."""
+    template, stage = description.get("template"), description.get("stage", "")
+    if template is not None and template not in list(TEMPLATES):
+        known = ", ".join(TEMPLATES)
+        raise UserError(f"{path}: template is {brief(template)}; write one of {known}, or null")
+    if not isinstance(stage, str) or not isinstance(description.get("info", {}), dict):
+        raise UserError(f"{path}: stage must be a text and info an object; correct it")
 
 
 def transformers_keys(config: ModelConfig, end_id: int, dtype: str = "float32") -> dict[str, Any]:

@@ -18,7 +18,7 @@ import numpy as np
 from nanoeuler import log
 from nanoeuler.errors import UserError
 from nanoeuler.files import link_or_copy, read_json, sha256_file, write_json
-from nanoeuler.folders import atomic_folder, sign_of_ours
+from nanoeuler.folders import atomic_folder, files_of_ours, move_folder
 from nanoeuler.integrity import Origin, check_file, check_seal, seal
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import load_tensors, save_tensors
@@ -65,7 +65,7 @@ class Checkpoints:
         files = {WEIGHTS: {"": buffers.pop("parameters")}}
         if buffers:
             files[OPTIMIZER] = {f"{name}/": buffer for name, buffer in buffers.items()}
-        if sign_of_ours(self.path(step)) is None:  # damaged
+        if files_of_ours(self.path(step)) is None:  # damaged
             self.remove(step)
         with atomic_folder(self.path(step)) as temporary:
             for name, content in files.items():
@@ -163,13 +163,16 @@ class Checkpoints:
 
         Returns that folder.
         """
-        target = self.stale(fingerprint)
-        if target.exists():
-            shutil.rmtree(target)
-        target.mkdir(parents=True)
+        target = Checkpoints(self.stale(fingerprint))
+        target.remove_all_but(set())
+        self.move_to(target)
+        return target.folder
+
+    def move_to(self, other: "Checkpoints") -> None:
+        """Move all checkpoints, with what somebody has put into their folders."""
+        other.folder.mkdir(parents=True, exist_ok=True)
         for step in self.steps():
-            self.path(step).rename(target / self.path(step).name)
-        return target
+            move_folder(self.path(step), other.path(step))
 
 
 def read_checkpoint(folder: Path) -> dict[str, Any]:

@@ -199,10 +199,14 @@ def refusal(holder: dict[str, Any]) -> str:
             f"{SILENT_SECONDS:.0f} seconds, or delete it when there is none"
         )
     job = f", job {holder['job']}" if holder.get("job") else ""
+    pid, host = holder.get("pid"), holder.get("host")
+    # a number means another process on another machine, and in another container
+    here = {"boot": boot_id(), "processes": process_namespace()}
+    known = isinstance(pid, int) and all(holder.get(key) == here[key] for key in here)
+    stop = f"stop it with 'kill {pid}'" if known else f"stop it where it runs, on {host},"
     return (
         f"another trainer is at work there since {holder.get('since')} "
-        f"(process {holder.get('pid')} on {holder.get('host')}{job}); wait for it, "
-        f"or stop it with 'kill {holder.get('pid')}' and run again"
+        f"(process {pid} on {host}{job}); wait for it, or {stop} and run again"
     )
 
 

@@ -1,9 +1,11 @@
 """`metrics.jsonl`: the measurements of a training stage for machines, one JSON object a line."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
+from nanoeuler.errors import UserError
 from nanoeuler.files import atomic_write, explain_os_errors
 
 
@@ -15,6 +17,7 @@ class Metrics:
 
     def restart(self, header: dict[str, Any]) -> None:
         """Start a new file with `header`, the line that describes the run."""
+        self.refuse_link()
         with atomic_write(self.path) as file:
             file.write(json.dumps(header) + "\n")
 
@@ -23,6 +26,7 @@ class Metrics:
 
         `validated`: the checkpoint includes the validation of that step, so its line stays.
         """
+        self.refuse_link()
         kept = [header]
         lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
         for line in lines:
@@ -38,6 +42,24 @@ class Metrics:
         with atomic_write(self.path) as file:
             file.writelines(json.dumps(entry) + "\n" for entry in kept)
 
+    def refuse_link(self) -> None:
+        """Raise `UserError` for a link, whose target would be replaced."""
+        if self.path.is_symlink():
+            raise UserError(
+                f"{self.path}: a link to {os.path.realpath(self.path)}, which would be replaced; "
+                "delete the link"
+            )
+
     def write(self, **values: Any) -> None:
-        with explain_os_errors(self.path), open(self.path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(values) + "\n")
+        try:
+            with explain_os_errors(self.path), open(self.path, "a", encoding="utf-8") as file:
+                file.write(json.dumps(values) + "\n")
+        except FileNotFoundError as error:
+            raise moved(self.path.parent) from error
+
+
+def moved(folder: Path) -> UserError:
+    return UserError(
+        f"{folder}: was moved or deleted while the stage ran; put it back, or name its new place, "
+        "and run again, which resumes from the last checkpoint"
+    )

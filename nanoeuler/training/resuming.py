@@ -1,5 +1,6 @@
 """Which checkpoint a stage resumes from, if any."""
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -47,9 +48,9 @@ def take_back(job: Job, checkpoints: Checkpoints) -> dict[str, Any] | None:
     if state is None or state["fingerprint"] != job.fingerprint:
         return None
     log.line("back", f"these settings were trained before: taking {aside.folder} up again")
-    for path in aside.folder.glob("step-*"):
-        path.rename(checkpoints.folder / path.name)
-    aside.folder.rmdir()
+    aside.move_to(checkpoints)
+    with contextlib.suppress(OSError):  # somebody has put files into it
+        aside.folder.rmdir()
     return find_checkpoint(job, checkpoints)
 
 

@@ -81,6 +81,13 @@ def test_mistakes_are_told_in_a_sentence(places, capsys, arguments, sentence):
     assert sentence in capsys.readouterr().err
 
 
+def test_names_cannot_give_a_terminal_orders(places, tmp_path, capsys):
+    folder = tmp_path / "a" / "results" / "made-up"
+    folder.rename(folder.with_name("made\x1b[31m-up"))
+    for option in ("--csv", "--json"):
+        assert "\x1b" not in listed(capsys, *places, option)
+
+
 def test_a_damaged_run_does_not_hide_the_others(places, tmp_path, capsys):
     (tmp_path / "a" / "results" / "made-up" / "pretrain" / "metrics.jsonl").write_text("{}\n[\n{}")
     out = listed(capsys, *places)

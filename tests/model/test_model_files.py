@@ -221,6 +221,19 @@ def test_a_licence_that_binds_the_model_is_in_its_card(saved):
     assert yaml.safe_load(matter)["license"] == "cc-by-nc-4.0"
 
 
+def test_a_licence_from_elsewhere_is_text_in_the_card(saved):
+    folder, model = saved
+    licence = "MIT <script>alert(1)</script>\n\n# Not a heading & <b>"
+    model.info["imported"] = {"name": "<i>x", "licence": licence}
+    save_model(folder, model)
+    body = (folder / "README.md").read_text().split("---", 2)[2]
+    assert "<" not in body.replace("`</s>`", "")
+    assert (
+        "- &lt;i>x model: MIT &lt;script>alert(1)&lt;/script> # Not a heading &amp; &lt;b>\n"
+        in body
+    )
+
+
 def test_other_tools_begin_every_text_with_the_end_token(saved):
     folder, _ = saved
     ours = Tokenizer.load(folder / "tokenizer.json")
@@ -315,6 +328,18 @@ def test_weights_with_a_layer_more_than_the_config_says(saved):
         (
             '{"nanoeuler": {"model": {"preset": "small", "layers": "4"}}}',
             "config.json: model.layers is '4'",
+        ),
+        (
+            '{"nanoeuler": {"model": {"preset": "small"}, "template": "mine"}}',
+            "config.json: template is 'mine'; write one of alpaca, chat, or null",
+        ),
+        (
+            '{"nanoeuler": {"model": {"preset": "small"}, "template": ["chat"]}}',
+            "config.json: template is ['chat']; write one of alpaca, chat, or null",
+        ),
+        (
+            '{"nanoeuler": {"model": {"preset": "small"}, "info": [1]}}',
+            "config.json: stage must be a text and info an object",
         ),
     ],
 )

@@ -138,6 +138,24 @@ def test_settings_that_are_changed_back_find_their_checkpoints_again(trainer, un
     assert trainer.weights() == uninterrupted.weights()
 
 
+def test_what_others_put_beside_checkpoints_outlives_every_change(trainer, uninterrupted):
+    """In a checkpoint and in the folder of those that were set aside, there and back twice."""
+    shutil.copytree(uninterrupted.output, trainer.output, dirs_exist_ok=True)
+    stage = trainer.output / "pretrain"
+    (stage / "checkpoints" / "step-00000060" / "files").write_text("of step 60")
+    for round, tokens in enumerate([10, 60, 10, 60]):
+        trainer.config["pretrain"]["tokens"] = tokens * 128
+        trainer.run()
+        for stale in stage.glob("checkpoints.stale-*"):
+            (stale / f"note-{round}").write_text(f"note {round}")
+            (stale / "step-00000060").mkdir(exist_ok=True)
+            (stale / "step-00000060" / f"in-{round}").write_text(f"in {round}")
+    found = {path.read_text() for path in stage.rglob("*") if path.name[:4] in ("note", "file")}
+    assert found == {"of step 60", *(f"note {round}" for round in range(4))}
+    assert {path.name for path in stage.rglob("in-*")} == {f"in-{round}" for round in range(4)}
+    assert trainer.weights() == uninterrupted.weights()
+
+
 def test_init_from_starts_from_a_checkpoint_or_a_model(trainer, uninterrupted):
     stage = uninterrupted.output / "pretrain"
     weights = set()

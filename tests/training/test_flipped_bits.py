@@ -174,7 +174,8 @@ def test_a_model_that_was_changed_on_purpose_is_accepted(tuned, tmp_path):
         load_model(folder)
     assert folder / "model.safetensors" in accept(folder)
     assert load_model(folder).info["accepted"]
-    read_parent(folder, load_model(folder).config)
+    model = load_model(folder)
+    read_parent(folder, model.config, Tokenizer.load(model.tokenizer_path), model.tokenizer_path)
 
 
 def test_a_folder_made_elsewhere_is_accepted_with_three_files(tuned, tmp_path):
@@ -186,6 +187,19 @@ def test_a_folder_made_elsewhere_is_accepted_with_three_files(tuned, tmp_path):
     (folder / "model.safetensors").write_bytes(b"no tensors")
     with pytest.raises(UserError, match="damaged or cut off"):
         accept(folder)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("info", ["odd"]), ("template", "mine"), ("template", 7), ("stage", {})]
+)
+def test_what_no_command_could_use_is_not_accepted(tuned, tmp_path, key, value):
+    folder = shutil.copytree(tuned, tmp_path / "model")
+    content = json.loads((folder / "config.json").read_text())
+    content["nanoeuler"][key] = value
+    (folder / "config.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=f"config.json: .*{key}"):
+        accept(folder)
+    assert json.loads((folder / "config.json").read_text()) == content
 
 
 def test_records_and_a_tokenizer_that_were_changed_on_purpose_are_accepted(data, tmp_path):

@@ -9,6 +9,7 @@ import pytest
 
 from nanoeuler.integrity import seal
 from nanoeuler.model.files import load_model
+from tests.waiting import CEILING
 
 FREQUENT = 0.001  # minutes between checkpoints
 
@@ -216,3 +217,28 @@ def test_a_loss_that_is_no_number_stops_and_keeps_the_last_checkpoint(trainer):
     assert "lower pretrain.learning_rate" in said
     assert said.count("Traceback") == 0
     assert not (trainer.output / "pretrain" / "model").exists()
+
+
+def test_a_folder_that_is_moved_meanwhile_ends_the_stage_in_a_sentence(trainer, uninterrupted):
+    trainer.config["pretrain"]["checkpoint_minutes"] = FREQUENT
+    process = trainer.start_until(23, "pretrain", saved=True)
+    moved = trainer.output.with_name("moved")
+    trainer.output.rename(moved)
+    _, said = process.communicate(timeout=CEILING)
+    assert process.returncode == 1
+    assert "was moved or deleted while the stage ran; put it back" in said
+    assert "Traceback" not in said
+    assert not trainer.output.exists()
+    moved.rename(trainer.output)
+    assert "going on from step" in trainer.run()
+    assert trainer.weights() == uninterrupted.weights()
+
+
+def test_measurements_that_are_a_link_replace_no_other_file(trainer, tmp_path):
+    (tmp_path / "thesis").write_text("hi")
+    metrics = trainer.output / "pretrain" / "metrics.jsonl"
+    metrics.parent.mkdir(parents=True)
+    metrics.symlink_to(tmp_path / "thesis")
+    said = trainer.run(status=1)
+    assert "metrics.jsonl: a link to " in said
+    assert (tmp_path / "thesis").read_text() == "hi"
