@@ -10,8 +10,8 @@ editions of a book stay together. The key of a web page or an own file is its co
 copies do. A source with a single key (one novel, one title) cannot be split between documents:
 stretches of each document are held out instead, one in each of a number of equal parts, so that
 beginning, middle and end, dialogue and glossary all have their share. So it is with one's own text
-where whole documents would take more from training than the stretches do: mostly below twenty
-documents, of which two are a tenth.
+where whole documents would take more from training than the stretches do (mostly below twenty
+documents, of which two are a tenth), or less than half the share.
 
 Where a stretch begins is drawn by hashes of the paragraphs themselves. So two drafts or editions of
 a text mostly hold out the same passages.

@@ -146,7 +146,10 @@ def survey(source: Source, share: float, copies: bool, threads: int) -> Survey:
     last = last_held_out_position(positions, sizes, share)
     if last is not None and source.kind == OWN_TEXT:
         whole = sizes[positions <= np.uint64(last)].sum()
-        if 0 < bytes_of_stretches(sizes, share).sum() < whole:
+        parts = bytes_of_stretches(sizes, share).sum()
+        # of a novel and a note of five bytes, the note would be all
+        too_little = whole < share * sizes.sum() / 2
+        if parts and (parts < whole or too_little):
             last = None
     fates = np.full(len(sizes), TRAIN, np.uint8)
     if last is not None:

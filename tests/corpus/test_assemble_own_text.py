@@ -230,6 +230,21 @@ def test_text_without_spaces_and_line_ends_is_held_out_at_sentences_or_character
             assert piece.startswith(("他走到", "船上的", "于是"))
 
 
+@pytest.mark.parametrize("note", ["Ahoy", "Bye.\n", "1", "Hm?\n\n"])
+def test_a_tiny_note_beside_a_novel_is_not_all_that_is_held_out(tmp_path, monkeypatch, note):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "texts").mkdir()
+    novel = paragraphs("ferry", 1000)
+    (tmp_path / "texts/novel.txt").write_text(novel)
+    (tmp_path / "texts/note.txt").write_text(note)
+    assert run(tmp_path, sources=["texts"], share=0.05) == 0
+    train, validation = (
+        read(tmp_path / "corpus", split, "texts") for split in ("train", "validation")
+    )
+    assert train.pop(0) == note
+    assert alternating(train, validation) == novel
+
+
 def test_a_file_too_small_to_hold_out_some_of_it_is_trained_on_beside_others(
     tmp_path, monkeypatch, capsys
 ):
