@@ -12,39 +12,20 @@ record says so. Only what is recognised is cut.
 
 import hashlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 from nanoeuler.corpus.decode import decode
+from nanoeuler.corpus.gutenberg_borders import TITLE, Cut, find_cuts
 from nanoeuler.corpus.gutenberg_credits import strip_credits, trim
 from nanoeuler.errors import UserError
 from nanoeuler.files import atomic_write, write_json
 
 HEADER = 60_000  # characters: no header, small print included, is longer
-LICENCE = 60_000  # characters: no licence is longer
 
-START = re.compile(
-    r"^[^\S\n]*\*{3,}\s*START OF (?:THE |THIS )?PROJECT GUTENBERG E-?(?:BOOK|TEXT)"
-    # up to the closing stars, across two line ends at most, or else the line
-    r"(?:[^*\n]*(?:\n[^*\n]*){0,2}?\*{3}|[^\n]*)",
-    re.MULTILINE | re.IGNORECASE,
-)
-SMALL_PRINT_END = re.compile(
-    r"^[^\S\n]*\*+\s*END\s*\*?\s*THE SMALL PRINT![^\n]*", re.MULTILINE | re.IGNORECASE
-)
-END = re.compile(
-    r"^[^\S\n]*\*{3,}\s*END OF (?:THE |THIS )?PROJECT GUTENBERG E-?(?:BOOK|TEXT)[^\n]*",
-    re.MULTILINE | re.IGNORECASE,
-)
-END_LINE = re.compile(
-    r"^(?:[^\w\n]|_){0,20}(?:this is the )?end of (?:the |this )?project gutenberg\b[^\n]*",
-    re.MULTILINE | re.IGNORECASE,
-)
-LICENCE_START = re.compile(
-    r"^[^\S\n]*\*{3,}\s*START(?:: FULL LICENSE|\s*\*+\s*THE SMALL PRINT!)[^\n]*",
-    re.MULTILINE | re.IGNORECASE,
-)
 COPYRIGHTED = re.compile(
     r"this is a copyrighted project gutenberg|the copyrighted project gutenberg|"
     r"small print! for copyright protected|^copyright status:\s*copyrighted",
@@ -55,11 +36,10 @@ WEB_PAGE = re.compile(
     r"\s*(?:<\?xml[^>]*>\s*)?(?>(?:(?><!--.*?-->)\s*)*)<(?:!doctype\s+html|html)\b",
     re.IGNORECASE | re.DOTALL,
 )
-TITLE = re.compile(r"^Title:[^\S\n]*(?:Title:)?[^\S\n]*(\S[^\n]*)", re.MULTILINE)
-AUTHOR = re.compile(r"^Author:[^\S\n]*(\S[^\n]*)", re.MULTILINE)
+AUTHOR = re.compile(r"^Author:[^\S\n]*+(\S[^\n]*)", re.MULTILINE)
 OLD_TITLE = re.compile(
-    r"^(?:[^\w\n]|_){0,20}(?:the )?project gutenberg(?:['’]s)? e-?(?:text|book)(?: of)?:? "
-    r"([^\n*]{1,300}?)(?:,? by ([^\n*]{1,300}?))?[\s*]*$",
+    r"^(?:[^\w\n]|_){0,20}+(?:the )?project gutenberg(?:['’]s)? e-?(?:text|book)(?: of)?:? "
+    r"([^\n*]{1,600}+)",
     re.MULTILINE | re.IGNORECASE,
 )
 
@@ -95,13 +75,22 @@ def clean(raw: bytes) -> CleanedBook:
     whole = decoded.text
     if WEB_PAGE.match(whole):
         raise UserError("a web page instead of a plain-text book")
-    start, start_marker = find_start(whole)
-    end, end_marker = find_end(whole, start)
-    header = whole[:start]
-    title, author = title_and_author(header or whole[:HEADER])
-    text, removed = strip_credits(trim(whole[start:end]))
+    cuts = find_cuts(whole)
+    headers = [cut for cut in cuts if cut.header]
+    licences = [cut for cut in cuts if not cut.header]
+    title, author = title_and_author(whole[: headers[0].end if headers else HEADER])
+    parts, removed = [], []
+    for part in between(whole, cuts):
+        if part.after_header or part.before_licence or not cuts:
+            text, credits = strip_credits(trim(part.text))
+            removed += credits
+        else:
+            text = trim(part.text)
+        parts.append(text)
+    text = "\n\n".join(filter(None, parts))
     reason = None
-    if COPYRIGHTED.search(whole, 0, HEADER) or COPYRIGHTED.search(whole, end):
+    behind = licences[-1].start if licences else len(whole)
+    if COPYRIGHTED.search(whole, 0, HEADER) or COPYRIGHTED.search(whole, behind):
         reason = "copyrighted: not in the public domain"
     elif not text:
         reason = "no text between the markers"
@@ -113,50 +102,45 @@ def clean(raw: bytes) -> CleanedBook:
         author=author,
         encoding=decoded.encoding,
         unreadable=decoded.unreadable,
-        start_marker=start_marker,
-        end_marker=end_marker,
+        start_marker=headers[-1].marker if headers else None,
+        end_marker=licences[-1].marker if licences else None,
         removed=tuple(removed),
     )
 
 
+class Part(NamedTuple):
+    """A part of a text, and whether a book's header precedes it, and a licence follows it."""
+
+    text: str
+    after_header: bool
+    before_licence: bool
+
+
+def between(whole: str, cuts: Sequence[Cut]) -> list[Part]:
+    """Return the parts of `whole` that are not cut, without those that are blank."""
+    edges = [Cut(0, 0, False, ""), *cuts, Cut(len(whole), len(whole), True, "")]
+    return [
+        Part(whole[before.end : after.start], before.header, not after.header)
+        for before, after in pairwise(edges)
+        if whole[before.end : after.start].strip()
+    ]
+
+
 def strip_wrapping(text: str) -> list[str]:
-    """Return the books in `text` without headers, credits and licences of Project Gutenberg.
+    """Return the texts between the headers and licences of Project Gutenberg in `text`.
 
-    Several books may follow one another in `text`. Text without markers is returned unchanged.
+    Several books may follow one another, and texts of one's own may stand beside them. Books lose
+    their credits, too. Without headers and licences `text` is returned unchanged.
     """
-    borders = [end.end() for end in END.finditer(text) if START.search(text, end.end())]
-    return [strip_one(text[start:end]) for start, end in pairwise([0, *borders, len(text)])]
-
-
-def strip_one(whole: str) -> str:
-    start, start_marker = find_start(whole)
-    end, end_marker = find_end(whole, start)
-    if start_marker is None and end_marker is None:
-        return whole
-    text, _ = strip_credits(trim(whole[start:end]))
-    return text
-
-
-def find_start(whole: str) -> tuple[int, str | None]:
-    """Return where the book starts, and the marker before it.
-
-    A file with both kinds of markers has the small print after the newer one.
-    """
-    start, marker = 0, None
-    for pattern in (START, SMALL_PRINT_END):
-        found = pattern.search(whole, start, HEADER)
-        if found and not END.search(whole, start, found.start()):
-            start, marker = found.end(), " ".join(found.group().split())
-    return start, marker
-
-
-def find_end(whole: str, start: int) -> tuple[int, str | None]:
-    """Return where the book ends, and the marker after it: the last one of the newest kind."""
-    earliest = max(start, len(whole) - LICENCE)
-    for pattern in (END, END_LINE, LICENCE_START):
-        if found := list(pattern.finditer(whole, earliest)):
-            return found[-1].start(), " ".join(found[-1].group().split())
-    return len(whole), None
+    cuts = find_cuts(text)
+    if not cuts:
+        return [text]
+    return [
+        strip_credits(trim(part.text), part.after_header, part.before_licence)[0]
+        if part.after_header or part.before_licence
+        else part.text
+        for part in between(text, cuts)
+    ]
 
 
 def title_and_author(header: str) -> tuple[str, str]:
@@ -165,11 +149,12 @@ def title_and_author(header: str) -> tuple[str, str]:
     That line is like "The Project Gutenberg Etext of Persuasion by Jane Austen".
     """
     old = OLD_TITLE.search(header)
-    old_title, old_author = old.groups() if old else ("", "")
+    line = old.group(1).strip() if old else ""
+    old_title, _, old_author = re.sub(",? by ", "\n", line, count=1, flags=re.I).partition("\n")
     title, author = TITLE.search(header), AUTHOR.search(header)
     return (
         (title.group(1) if title else old_title).strip(),
-        (author.group(1) if author else old_author or "").strip(),
+        (author.group(1) if author else old_author).strip(),
     )
 
 

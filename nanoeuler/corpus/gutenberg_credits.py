@@ -9,15 +9,16 @@ a credit left in costs a line, while a removed chapter cannot be restored later.
 import re
 from dataclasses import dataclass
 
+from nanoeuler.corpus.gutenberg_borders import PARAGRAPH
+
 FRONT = 20_000  # characters from the start that are searched for transcriber's notes
 BACK = 20_000  # characters from the end that are searched, and at most a tenth of the book
 LONGEST = 2_500  # characters: no longer paragraph is a credit
 SECTION_GAP = 3  # line ends between two sections: at least two blank lines
 CHAPTER_GAP = 5  # line ends between two chapters, as Gutenberg sets them
 
-PARAGRAPH = re.compile(r"^[^\n]*\S[^\n]*(?:\n[^\n]*\S[^\n]*)*", re.MULTILINE)
-BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)*")
-RULER = re.compile(r"[-=_*+]{5,}\s*\Z")
+BLANK_LINES = re.compile(r"(?:[^\S\n]*+\n)*+")
+RULER = re.compile(r"(?<![-=_*+])[-=_*+]{5,}+\s*+\Z")
 ORNAMENT = re.compile(r"[\W_]+")
 SIGNATURE = re.compile(r"\s*(?:\w{1,4}|\w.*\.)\s*", re.DOTALL)  # initials, or a last sentence
 HEADING = re.compile(
@@ -81,14 +82,21 @@ class Paragraph:
     gap: int  # line ends between it and the next paragraph
 
 
-def strip_credits(text: str) -> tuple[str, list[str]]:
-    """Return the book without credits, notes and notices, and the removed paragraphs."""
+def strip_credits(text: str, front: bool = True, back: bool = True) -> tuple[str, list[str]]:
+    """Return the book without credits, notes and notices, and the removed paragraphs.
+
+    They are looked for at its `front` and its `back`, and between where both are the book's.
+    """
     removed = []
-    for find in (front_matter, back_matter, notices):
+    asked = {front_matter: front, back_matter: back, notices: front and back}
+    for find in (find for find, wanted in asked.items() if wanted):
         found = find(text)
         removed += [paragraph.words.strip() for paragraph in found]
-        for paragraph in reversed(found):
-            text = text[: paragraph.start] + text[after_blank_lines(text, paragraph.end) :]
+        kept, done = [], 0
+        for paragraph in found:
+            kept.append(text[done : paragraph.start])
+            done = after_blank_lines(text, paragraph.end)
+        text = "".join([*kept, text[done:]])
     return trim(text), removed
 
 
@@ -195,10 +203,9 @@ def back_matter(text: str) -> list[Paragraph]:
     first = len(back)
     while first > 0 and (is_credit(back[first - 1]) or is_ornament(back[first - 1])):
         first -= 1
-    for index in range(first):
-        after = back[index + 1 : first]
-        is_last = not any(HEADING.match(paragraph.words) for paragraph in after)
-        if is_last and NOTE_HEADING.match(back[index].words):
+    headings = [index for index in range(first) if HEADING.match(back[index].words)]
+    for index in range(headings[-1] if headings else 0, first):
+        if NOTE_HEADING.match(back[index].words):
             first = index
             break
     while 0 < first < len(back) and is_ornament(back[first - 1]):
@@ -208,10 +215,10 @@ def back_matter(text: str) -> list[Paragraph]:
 
 def notices(text: str) -> list[Paragraph]:
     """Find paragraphs anywhere that name Project Gutenberg: no author of these books did."""
-    found: dict[int, Paragraph] = {}
-    for match in NOTICE.finditer(text):
-        around = paragraphs(text, max(match.start() - 2 * LONGEST, 0), match.end() + 2 * LONGEST)
-        for paragraph in around:
-            if paragraph.start <= match.start() < paragraph.end and len(paragraph.words) <= LONGEST:
-                found.setdefault(paragraph.start, paragraph)
-    return list(found.values())
+    if not NOTICE.search(text):
+        return []
+    return [
+        Paragraph(match.start(), match.end(), match.group(), 0)
+        for match in PARAGRAPH.finditer(text)
+        if match.end() - match.start() <= LONGEST and NOTICE.search(match.group())
+    ]

@@ -13,7 +13,8 @@ from nanoeuler import log
 from nanoeuler.corpus.addresses import resolve
 from nanoeuler.corpus.decode import UTF_16_MARKS, decode
 from nanoeuler.corpus.download import Source, download
-from nanoeuler.corpus.gutenberg import HEADER, START, WEB_PAGE, find_end
+from nanoeuler.corpus.gutenberg import HEADER, WEB_PAGE
+from nanoeuler.corpus.gutenberg_borders import ENDS, LICENCE_START, START
 from nanoeuler.corpus.limits import LARGEST_BOOK
 from nanoeuler.corpus.remote_file import NotThere, Patience, TooLarge
 from nanoeuler.errors import UserError
@@ -106,7 +107,7 @@ def wrong_with(raw: bytes, book: int) -> str | None:
     if numbers and book not in numbers:
         return f"the text of book {min(numbers)} instead of {book}"
     start = START.search(header)
-    if start and find_end(text, start.end())[1] is None:
+    if start and not any(end.search(text, start.end()) for end in (*ENDS, LICENCE_START)):
         return "a truncated book: it has a start marker but no end"
     if not start and len(text) < SHORTEST_UNMARKED:
         return f"no book but a text of {len(text)} characters: {' '.join(text.split())[:80]!r}"
