@@ -4,6 +4,8 @@ Lines go to standard error and, with `--log`, to a file in append mode, so that 
 lines of the attempt before it. Machines read `metrics.jsonl` and manifests, never these lines.
 """
 
+import contextlib
+import errno
 import io
 import logging
 import os
@@ -62,8 +64,13 @@ class Terminal(logging.StreamHandler):
     def draw(self, text: str) -> None:
         """Rewrite the progress line; an empty text erases it."""
         self.progress = text
-        self.stream.write(ERASE + text)
-        self.stream.flush()
+        tell(ERASE + text, self.stream, end="")
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        if is_closed(sys.exception()):
+            forget(self.stream)
+        else:
+            super().handleError(record)
 
 
 class LogFile(logging.FileHandler):
@@ -118,6 +125,28 @@ def lenient(stream: TextIO) -> None:
     """Make `stream` replace characters that its encoding lacks, instead of raising."""
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="replace")
+
+
+def tell(text: str, stream: TextIO, end: str = "\n") -> None:
+    """Print where a person may read it: a terminal that has been closed is no error."""
+    try:
+        print(text, file=stream, end=end, flush=True)
+    except OSError as error:
+        if not is_closed(error):
+            raise
+        forget(stream)
+
+
+def is_closed(error: BaseException | None) -> bool:
+    """Whether this is how writing to a closed terminal fails, or to a pipe that nobody reads."""
+    return isinstance(error, OSError) and error.errno in (errno.EIO, errno.EPIPE)
+
+
+def forget(stream: TextIO) -> None:
+    """Let what is written to `stream` go nowhere, also what it could not write until now."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def line(tag: str, message: str = "", **values: Any) -> None:
@@ -206,9 +235,11 @@ class Progress:
         left = (self.total - self.done) / rate if self.total and rate > 0 else None
         whole = self.whole_run(self.tag, rate, left) if self.whole_run and left else None
         if self.terminal:
-            columns = os.get_terminal_size(sys.stderr.fileno()).columns or 80
+            columns = 0
+            with contextlib.suppress(OSError):  # it has been closed
+                columns = os.get_terminal_size(sys.stderr.fileno()).columns
             text = printable("  ".join(self.parts(rate, left, whole, values)))
-            self.terminal.draw(text[: columns - 1])  # a line that wraps cannot be erased
+            self.terminal.draw(text[: (columns or 80) - 1])  # a line that wraps cannot be erased
             return
         shown = {"done": f"{self.done * self.scale:,.0f}{self.unit}".replace(",", "_")}
         if self.total:

@@ -96,3 +96,32 @@ def test_progress_tells_the_time_left_of_the_stage_and_of_the_whole_run(capsys):
         "train done=1_000_000tokens share=25% rate=1e+04tokens/s eta=5m00s "
         "eta_of_whole_run=8m20s loss=2.5\n"
     )
+
+
+@pytest.mark.parametrize("closed", ["a terminal", "a pipe"])
+def test_what_a_closed_terminal_cannot_show_is_no_error(closed, tmp_path):
+    """Lines, progress and `tell`: the program goes on, and its status is 0."""
+    program = """
+import sys
+from nanoeuler import log
+log.start(sys.argv[1])
+with log.Progress("train", 100, "steps") as progress:
+    sys.stdin.readline()
+    for step in range(3):
+        progress.shown -= 9
+        progress.update(5)
+        log.line("validation", step=step)
+log.tell("done", sys.stdout)
+"""
+    ours, theirs = pty.openpty() if closed == "a terminal" else os.pipe()
+    command = [sys.executable, "-c", program, str(tmp_path / "stage.log")]
+    outputs = {"stdout": theirs, "stderr": theirs, "stdin": subprocess.PIPE}
+    process = subprocess.Popen(command, cwd=CHECKOUT, **outputs)
+    os.close(theirs)
+    os.close(ours)
+    process.communicate(b"go on\n", timeout=30)
+    assert process.returncode == 0
+    logged = (tmp_path / "stage.log").read_text().splitlines()
+    assert [line for line in logged if "validation" in line] == [
+        f"validation step={step}" for step in range(3)
+    ]

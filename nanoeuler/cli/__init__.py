@@ -35,6 +35,7 @@ from nanoeuler.cli.greeting import greeting
 from nanoeuler.cli.parser import Parser, UsageError
 from nanoeuler.errors import UserError
 from nanoeuler.files import explain_os_errors
+from nanoeuler.processes import LEFT_ALONE, end_with_starter
 from nanoeuler.remaining import WholeRun
 from nanoeuler.timing import Timing
 
@@ -120,6 +121,8 @@ def main(arguments: list[str] | None = None) -> int:
         log.line("error", str(error))
         return 2
     timing, log_file = Timing(options.stage), getattr(options, "log", None)
+    if log_file:  # a stage of a workflow, which may be killed
+        end_with_starter(lambda: os.kill(os.getpid(), LEFT_ALONE))
     try:
         with explain_os_errors():
             if options.stage is None:
@@ -137,5 +140,5 @@ def main(arguments: list[str] | None = None) -> int:
         log.line("error", str(error))
         return 1
     except BrokenPipeError:  # the program that reads our output (head, less) has ended
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        log.forget(sys.stdout)
         return 0

@@ -111,12 +111,13 @@ def prepare(
 
 def show_results(config_file: Path) -> int:
     """Say where everything is, and open a chat where a person sits at a terminal."""
+    from nanoeuler import log
     from nanoeuler.config import load
     from nanoeuler.config.next_steps import next_steps
     from nanoeuler.config.paths import Paths
 
     config = load(config_file)
-    print(next_steps(config), flush=True)
+    log.tell(next_steps(config), sys.stdout)
     if sys.stdin.isatty() and sys.stdout.isatty():
         model = Paths(config).model_folder(Paths(config).last_stage)
         os.execv(sys.executable, [sys.executable, "-m", "nanoeuler", "chat", "--model", model])

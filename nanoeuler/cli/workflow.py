@@ -16,8 +16,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from nanoeuler import log
 from nanoeuler.cli.options import finish
 from nanoeuler.errors import UserError
+from nanoeuler.processes import STARTER, own_identity
 
 STAGES = ("download", "pretrain", "sft", "sft_scratch", "dpo", "evaluate", "all")
 DEFAULT_CONFIG = Path("config/config.yaml")
@@ -57,7 +59,7 @@ def run_run(options: argparse.Namespace) -> int:
         from nanoeuler.config.loading import load_files
         from nanoeuler.config.next_steps import next_steps
 
-        print(next_steps(load_files(files or [DEFAULT_CONFIG], {})), flush=True)
+        log.tell(next_steps(load_files(files or [DEFAULT_CONFIG], {})), sys.stdout)
     return status
 
 
@@ -127,8 +129,14 @@ def run_snakemake(arguments: Sequence[str]) -> int:
             os.killpg(process.pid, signal.SIGINT)
 
     # now, as Snakemake would inherit from a shell's background that Ctrl-C is ignored
-    before = {number: signal.signal(number, pass_on) for number in SIGNALS}
-    process = subprocess.Popen(command, process_group=0)  # of its own: signals reach it once
+    before = {
+        number: signal.signal(number, pass_on)
+        for number in SIGNALS
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN  # `nohup`
+    }
+    environment = os.environ | {STARTER: own_identity()}
+    # a group of its own: signals reach it once
+    process = subprocess.Popen(command, process_group=0, env=environment)
     if received:
         os.killpg(process.pid, signal.SIGINT)
     status = process.wait()
@@ -138,7 +146,7 @@ def run_snakemake(arguments: Sequence[str]) -> int:
         # imported here because it takes as long as to import all other commands
         from nanoeuler.config.endings import INTERRUPTED
 
-        print(INTERRUPTED, file=sys.stderr)
+        log.tell(INTERRUPTED, sys.stderr)
     if received and status:
         return 128 + received[0]
     return 1 if status else 0

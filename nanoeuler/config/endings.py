@@ -6,13 +6,16 @@ configuration over as JSON, twice, and a traceback for Ctrl-C before the first j
 
 import functools
 import logging
+import os
 import signal
 import sys
 import warnings
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 
 from nanoeuler.config.snakemake_internals import filter_messages
+from nanoeuler.log import tell
+from nanoeuler.processes import end_with_starter
 
 AGAIN = "run the same command again: what is finished stays, and training resumes"
 INTERRUPTED = f"interrupted  to go on, {AGAIN}"
@@ -47,13 +50,13 @@ class Endings(logging.Filter):
         elif "CalledProcessError" in text and kind == "error":
             return False
         elif LAST_RECORD in text:
-            print(self.sentence(), file=sys.stderr, flush=True)
+            tell(self.sentence(), sys.stderr)
             return False
         elif "Directory cannot be locked" in text:
-            print(LOCKED, file=sys.stderr, flush=True)
+            tell(LOCKED, sys.stderr)
             return False
         elif self.quiet and record.levelno >= logging.ERROR and "Look above" not in text:
-            print(f"error  {' '.join(text.split())}", file=sys.stderr, flush=True)
+            tell(f"error  {' '.join(text.split())}", sys.stderr)
         return True
 
     def sentence(self) -> str:
@@ -73,9 +76,19 @@ def where(logs: list[str]) -> str:
 
 @functools.cache  # once
 def end_in_sentences() -> None:
-    """Adapt the messages of this process's Snakemake."""
+    """Adapt the messages of this process's Snakemake; a closed terminal ends it as Ctrl-C does."""
     filter_messages(Endings(quiet="--quiet all" in " ".join(sys.argv)))
     sys.excepthook = sentence_for_ctrl_c
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # ignored under `nohup`
+        signal.signal(signal.SIGHUP, hang_up)
+
+
+def hang_up(number: int, _frame: FrameType | None) -> None:
+    """End as by Ctrl-C. A terminal that is closed tells its first process alone, not the jobs."""
+    signal.signal(number, signal.SIG_IGN)
+    if os.getpgid(0) == os.getpid():
+        os.killpg(0, number)
+    raise KeyboardInterrupt
 
 
 def sentence_for_ctrl_c(
@@ -83,7 +96,7 @@ def sentence_for_ctrl_c(
 ) -> None:
     if issubclass(kind, KeyboardInterrupt):
         fresh_line = "\n" if sys.stderr.isatty() else ""  # behind the ^C that it shows
-        print(f"{fresh_line}{INTERRUPTED}", file=sys.stderr, flush=True)
+        tell(f"{fresh_line}{INTERRUPTED}", sys.stderr)
     else:
         sys.__excepthook__(kind, error, trace)
 
@@ -93,6 +106,8 @@ def main() -> None:
     sys.excepthook = sentence_for_ctrl_c
     # a shell that runs us in the background has it ignored
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # `nanoeuler run`, whose signals reach this group, may have been killed
+    end_with_starter(lambda: os.killpg(os.getpgid(0), signal.SIGINT))
     # Snakemake's, where it is interrupted
     warnings.filterwarnings("ignore", "coroutine 'JobScheduler", RuntimeWarning)
     from snakemake.cli import main as snakemake

@@ -10,6 +10,7 @@ from nanoeuler.config.cluster import USUAL_CPUS, Node, usual_cpus
 from nanoeuler.config.paths import WHOLE_SHARD
 from nanoeuler.config.settings import Slurm
 from nanoeuler.model.config import ModelConfig
+from nanoeuler.processes import STARTER, own_identity
 from nanoeuler.training.optimizer.adamw import AdamW
 from nanoeuler.training.optimizer.optimizer import state_bytes
 
@@ -98,13 +99,15 @@ def memory_megabytes() -> int:
 
 
 def job_environment(checkout: str) -> dict[str, str]:
-    """Environment in which a job's `python -m nanoeuler` is this interpreter and this checkout."""
+    """Environment in which a job's `python -m nanoeuler` is this interpreter and this checkout,
+    and ends with this process."""
     environment = os.environ
     paths = [os.path.dirname(sys.executable), *environment.get("PATH", "").split(os.pathsep)]
     packages = [checkout, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
     return {
         "PATH": os.pathsep.join(dict.fromkeys(paths)),
         "PYTHONPATH": os.pathsep.join(dict.fromkeys(packages)),
+        STARTER: own_identity(),
     }
 
 

@@ -23,6 +23,7 @@ from typing import IO, Any
 from nanoeuler import log
 from nanoeuler.errors import UserError
 from nanoeuler.files import explain_os_errors, sha256_text
+from nanoeuler.processes import boot_id, process_namespace, process_start
 
 HEARTBEAT_SECONDS = 10.0
 SILENT_SECONDS = 120.0
@@ -220,39 +221,3 @@ def is_locked(file: IO[str]) -> bool:
     except OSError:  # a file system without locks
         pass
     return False
-
-
-def boot_id() -> str | None:
-    """What tells this start of this machine from all others; None where nothing does."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return None
-
-
-def process_namespace() -> str | None:
-    """What tells the process numbers of this container from those of others."""
-    try:
-        return os.readlink("/proc/self/ns/pid")
-    except OSError:
-        return None
-
-
-def process_start(pid: int) -> str | None:
-    """When process `pid` started, which tells it from an earlier process of that number.
-
-    None when there is no such process.
-    """
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return None if fields[0] == "Z" else fields[19]
-    except OSError:
-        if Path("/proc/self/stat").exists():
-            return None
-    try:  # a system without /proc
-        os.kill(pid, 0)
-        return "alive"
-    except ProcessLookupError:
-        return None
-    except PermissionError:
-        return "alive"

@@ -1,15 +1,20 @@
 """A run that is stopped at any moment ends with bit-identical weights: processes are killed."""
 
 import json
+import os
+import pty
 import shutil
 import signal
+import sys
 from pathlib import Path
 
 import pytest
 
+from fuzz.material import environment
 from nanoeuler.integrity import seal
 from nanoeuler.model.files import load_model
-from tests.waiting import CEILING
+from nanoeuler.processes import LEFT_ALONE
+from tests.waiting import CEILING, wait_until
 
 FREQUENT = 0.001  # minutes between checkpoints
 
@@ -36,7 +41,10 @@ def test_kill_9_at_any_moment_changes_nothing(trainer, uninterrupted, steps):
     ] == expected
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (LEFT_ALONE, 138)],
+)
 def test_a_polite_stop_saves_and_goes_on(trainer, uninterrupted, number, status):
     stopped, said = trainer.stop_at(13, number)
     assert stopped == status
@@ -44,6 +52,47 @@ def test_a_polite_stop_saves_and_goes_on(trainer, uninterrupted, number, status)
     (checkpoint,) = trainer.checkpoints()
     step = json.loads((checkpoint / "state.json").read_text())["step"]
     assert f"going on from step {step} of 60" in trainer.run()
+    assert trainer.weights() == uninterrupted.weights()
+
+
+def test_a_terminal_that_is_closed_stops_training_when_it_has_saved(trainer, uninterrupted):
+    """Of a real session: the shell's and the terminal's SIGHUP come both, and nothing is read."""
+    pid, ours = pty.fork()
+    if not pid:
+        os.execvpe(sys.executable, trainer.command("pretrain"), environment())
+    wait_until(lambda: trainer.last_step() >= 13)
+    os.kill(pid, signal.SIGHUP)
+    os.close(ours)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 128 + signal.SIGHUP
+    (checkpoint,) = trainer.checkpoints()
+    step = json.loads((checkpoint / "state.json").read_text())["step"]
+    assert f"going on from step {step} of 60" in trainer.run()
+    assert trainer.weights() == uninterrupted.weights()
+
+
+def test_a_stage_that_is_exported_again_stays_finished(trainer):
+    trainer.run()
+    finished = trainer.metrics()[-1]
+    assert finished["finished"] is True
+    shutil.rmtree(trainer.output / "pretrain/model")
+    assert "was finished with these settings; exporting its model again" in trainer.run()
+    again = trainer.metrics()[-1]
+    assert again["finished"] is True
+    assert again["step"] == finished["step"] == 60
+    # the time of training, without that of saving the last checkpoint, or of exporting again
+    assert finished["seconds"] - 5 < again["seconds"] <= finished["seconds"]
+    assert [entry for entry in trainer.metrics() if "finished" in entry] == [again]
+
+
+def test_under_nohup_a_closed_terminal_changes_nothing(trainer, uninterrupted):
+    """Also where its progress line still goes to that terminal."""
+    pid, ours = pty.fork()
+    if not pid:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        os.execvpe(sys.executable, trainer.command("pretrain"), environment())
+    wait_until(lambda: trainer.last_step() >= 5)
+    os.close(ours)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert trainer.weights() == uninterrupted.weights()
 
 

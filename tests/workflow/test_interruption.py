@@ -2,6 +2,8 @@
 
 import json
 import os
+import pty
+import select
 import shutil
 import signal
 import subprocess
@@ -13,10 +15,13 @@ from stub_checkout import CI, Checkout
 from nanoeuler.files import sha256_file
 from nanoeuler.model.files import CONFIG, TOKENIZER, load_model
 from nanoeuler.model.files import WEIGHTS as MODEL_WEIGHTS
+from nanoeuler.processes import process_start
 from tests.waiting import CEILING, wait_until
 
 LONGER = ("--config", "pretrain={tokens: 300000, log_every: 1, checkpoint_minutes: 0.002}")
 COMMAND = ("pretrain", *CI, *LONGER)
+SNAKEMAKE = ("-m", "snakemake", *COMMAND)
+RUN = ("-m", "nanoeuler", "run", "ci.yaml", "pretrain", "--", *LONGER)
 WEIGHTS = "results/ci/pretrain/model/model.safetensors"
 
 
@@ -44,32 +49,36 @@ def without_training(pipeline: Checkout, folder) -> Checkout:
 class Interrupted:
     """A `snakemake pretrain` in a process group of its own, caught in the middle of training."""
 
-    def __init__(self, checkout: Checkout, step: int = 30):
+    def __init__(self, checkout: Checkout, step: int = 30, program: tuple[str, ...] = SNAKEMAKE):
         self.checkout = checkout
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         log = checkout.path / "said.txt"
         with open(log, "w", encoding="utf-8") as said:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "snakemake", *COMMAND],
+                [sys.executable, *program],
                 cwd=checkout.path,
                 env=environment,
                 stdout=said,
                 stderr=said,
                 start_new_session=True,
             )
-        wait_until(lambda: self.step >= step, self.process, log)
+        wait_until(lambda: steps(checkout) >= step, self.process, log)
 
-    @property
-    def step(self) -> int:
-        metrics = self.checkout.path / "results/ci/pretrain/metrics.jsonl"
-        if not metrics.exists():
-            return 0
-        return sum('"step"' in line for line in metrics.read_text().splitlines())
 
-    @property
-    def trainer(self) -> int:
-        lock = self.checkout.path / "results/ci/pretrain/checkpoints/lock.json"
-        return json.loads(lock.read_text())["pid"]
+def steps(checkout: Checkout) -> int:
+    metrics = checkout.path / "results/ci/pretrain/metrics.jsonl"
+    if not metrics.exists():
+        return 0
+    return sum('"step"' in line for line in metrics.read_text().splitlines())
+
+
+def trainer_of(checkout: Checkout) -> int:
+    lock = checkout.path / "results/ci/pretrain/checkpoints/lock.json"
+    return json.loads(lock.read_text())["pid"]
+
+
+def said_by_trainer(checkout: Checkout) -> str:
+    return (checkout.path / "results/ci/pretrain/train.log").read_text()
 
 
 def test_ctrl_c(checkout, uninterrupted):
@@ -108,17 +117,15 @@ def test_a_finished_model_is_usable_until_its_successor_is_whole(pipeline, tmp_p
 
 def test_kill_9_of_the_trainer(checkout, uninterrupted):
     interrupted = Interrupted(checkout)
-    os.kill(interrupted.trainer, signal.SIGKILL)
+    os.kill(trainer_of(checkout), signal.SIGKILL)
     assert interrupted.process.wait(timeout=CEILING) != 0
     assert "going on from step" in checkout.run(*COMMAND)
     assert sha256_file(checkout.path / WEIGHTS) == uninterrupted
 
 
-def test_kill_9_of_snakemake_leaves_a_trainer_that_is_respected_until_it_is_gone(
-    checkout, uninterrupted
-):
+def test_kill_9_of_snakemake_ends_its_trainer_when_that_has_saved(checkout, uninterrupted):
     interrupted = Interrupted(checkout)
-    trainer = interrupted.trainer
+    trainer = trainer_of(checkout)
     os.kill(trainer, signal.SIGSTOP)  # so that it does not finish while we look at it
     interrupted.process.kill()
     interrupted.process.wait()
@@ -127,6 +134,49 @@ def test_kill_9_of_snakemake_leaves_a_trainer_that_is_respected_until_it_is_gone
     assert "the last Snakemake in this folder was killed" in refused.stdout + refused.stderr
     assert "another trainer is at work there since" in refused.stdout + refused.stderr
     assert f"kill {trainer}" in refused.stdout + refused.stderr
-    os.kill(trainer, signal.SIGKILL)
+    os.kill(trainer, signal.SIGCONT)
+    wait_until(lambda: process_start(trainer) is None)
+    assert not (checkout.path / WEIGHTS).exists()
+    said = (checkout.path / "said.txt").read_text()  # the refused one has begun its log anew
+    assert "saving after this step" in said
+    assert "going on from step" in checkout.run(*COMMAND)
+    assert sha256_file(checkout.path / WEIGHTS) == uninterrupted
+
+
+def test_kill_9_of_nanoeuler_run_ends_all_that_it_started(checkout, uninterrupted):
+    interrupted = Interrupted(checkout, program=RUN)
+    trainer = trainer_of(checkout)
+    interrupted.process.kill()
+    interrupted.process.wait()
+    wait_until(lambda: process_start(trainer) is None)
+    wait_until(lambda: "interrupted  to go on" in (checkout.path / "said.txt").read_text())
+    assert not (checkout.path / WEIGHTS).exists()
+    assert "SIGINT: saving after this step" in said_by_trainer(checkout)
+    assert "going on from step" in checkout.run(*COMMAND)
+    assert sha256_file(checkout.path / WEIGHTS) == uninterrupted
+
+
+@pytest.mark.parametrize("program", [SNAKEMAKE, RUN])
+def test_a_closed_terminal_ends_the_workflow_when_the_trainer_has_saved(
+    checkout, uninterrupted, program
+):
+    pid, ours = pty.fork()
+    if not pid:
+        os.chdir(checkout.path)
+        os.environ.pop("PYTHONPATH", None)
+        os.execv(sys.executable, [sys.executable, *program])
+
+    def has_begun() -> bool:
+        if select.select([ours], [], [], 0)[0]:
+            os.read(ours, 10_000)
+        return steps(checkout) >= 30
+
+    wait_until(has_begun)
+    trainer = trainer_of(checkout)
+    os.close(ours)
+    os.waitpid(pid, 0)
+    wait_until(lambda: process_start(trainer) is None)
+    assert not (checkout.path / WEIGHTS).exists()
+    assert "the state is saved" in said_by_trainer(checkout)
     assert "going on from step" in checkout.run(*COMMAND)
     assert sha256_file(checkout.path / WEIGHTS) == uninterrupted

@@ -23,6 +23,7 @@ from nanoeuler.cores import threads_allowed
 from nanoeuler.errors import UserError
 from nanoeuler.training.distributed import slurm_tasks
 from nanoeuler.training.distributed.group import ALONE, Group, HostGroup, Lost
+from nanoeuler.training.stopping import SIGNALS
 
 RANK, RANKS, LEADER = "NANOEULER_RANK", "NANOEULER_RANKS", "NANOEULER_LEADER"
 POLL_SECONDS = 0.2
@@ -78,7 +79,7 @@ def ranks(size: int, folder: Path) -> Iterator[Group]:
 
 def follow(folder: Path) -> HostGroup:
     """Connect to rank 0, and wait until it has found nothing wrong with the inputs."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)  # rank 0 saves, and ends us
     log.silence()
     group = slurm_tasks.follow(folder) if slurm_tasks.task() else follow_parent()
