@@ -232,15 +232,17 @@ def run_runs(options: argparse.Namespace) -> None:
     for sentence in damaged:  # which does not hide the others
         log.line("notice", f"left out: {sentence}")
     settings = [runs.settings_of(run) for run in named.values()]
+    texts = runs.held_out_columns(named)
     records = [
-        own | runs.describe(*each) for own, each in zip(settings, named.items(), strict=True)
+        own | runs.describe(name, run, texts[name])
+        for own, (name, run) in zip(settings, named.items(), strict=True)
     ]
     found = list(dict.fromkeys(key for each in records for key in each))
     wanted = runs.differing(settings)
     measured = [key for key in found if not any(key in each for each in settings)]
     for key in options.columns or []:
         runs.require_key(key, found, "--columns")
-    columns = options.columns or [*measured, *wanted]
+    columns = list(dict.fromkeys(["run", *(options.columns or [*measured, *wanted])]))
     chosen = runs.choose(records, options.where, options.sort, options.reverse)
     if options.json:
         print(json.dumps([{key: each.get(key) for key in columns} for each in chosen], indent=2))

@@ -5,6 +5,7 @@ Snakemake without a report of its own.
 """
 
 import ast
+import contextlib
 import gc
 import json
 import os
@@ -23,7 +24,7 @@ from nanoeuler.config.stages import stage_config
 from nanoeuler.config.validation import show
 from nanoeuler.corpus.addresses import file_bytes
 from nanoeuler.errors import UserError
-from nanoeuler.files import write_json
+from nanoeuler.files import read_json, write_json
 from nanoeuler.model.files import keep_model
 from nanoeuler.outputs import mark_outputs
 from nanoeuler.remaining import TRAINING, keep_jobs
@@ -183,11 +184,12 @@ def write_pipeline(
     config: Mapping[str, Any],
     needs: Mapping[SnakemakeJob, Collection[SnakemakeJob]],
 ) -> None:
-    """Keep the configuration and the order of the rules for the report.
+    """Keep the configuration, for comparisons, and the order of the rules, for the report.
 
     `needs` has every job of the DAG, and the jobs whose files it reads. The file holds {"config",
     "rules": {name: {"jobs", "needs"}}}, with every rule behind the rules that it needs. A workflow
-    that does not make the report leaves the file alone.
+    that trains but makes no report keeps the rules of an earlier one that did; one that does
+    neither leaves the file alone.
     """
     jobs: dict[str, int] = {}
     needed: dict[str, set[str]] = {}
@@ -195,8 +197,11 @@ def write_pipeline(
         name = job.rule.name
         jobs[name] = jobs.get(name, 0) + 1
         needed.setdefault(name, set()).update(other.rule.name for other in others)
-    if "write_report" not in jobs:
+    if jobs.keys().isdisjoint(["write_report", *TRAINING]):
         return
     ordered = TopologicalSorter({name: needed[name] for name in sorted(jobs)}).static_order()
     rules = {name: {"jobs": jobs[name], "needs": sorted(needed[name])} for name in ordered}
+    if "write_report" not in rules:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, UserError):
+            rules = read_json(path)["rules"] or rules
     write_json(path, {"version": 1, "config": config, "rules": rules})

@@ -7,6 +7,7 @@ import csv
 import difflib
 import io
 import json
+import math
 import operator
 import re
 import textwrap
@@ -37,7 +38,9 @@ OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
     ">": operator.gt,
 }
-CONDITION = re.compile(f"(?P<key>[^=<>!]+)(?P<operator>{'|'.join(OPERATORS)})(?P<value>.*)")
+CONDITION = re.compile(
+    f"(?P<key>[^=<>!]+)(?P<operator>{'|'.join(OPERATORS)})(?P<value>[^=<>!].*)", re.DOTALL
+)
 SHOWN: dict[str, Callable[[Any], str]] = {
     "parameters": short_count,
     "tokens": short_count,
@@ -105,9 +108,39 @@ def settings_of(run: Run) -> dict[str, Any]:
     return dict(leaves(what_counts(run.config)))
 
 
-def describe(name: str, run: Run) -> Record:
+def held_out_columns(runs: Mapping[str, Run]) -> dict[str, dict[str, str]]:
+    """Run → source → the column of its bits per byte.
+
+    Runs share a column where their held-out text of that source is the same. Otherwise each text
+    has its own, which is called by the first run that was measured on it.
+    """
+    first: dict[str, dict[Any, str]] = {}  # source → text → run
+    for name, run in runs.items():
+        for source in run.bits_per_byte:
+            first.setdefault(source, {}).setdefault(held_out_text(run, source) or name, name)
+    return {
+        name: {
+            source: f"bits_per_byte.{source}"
+            + (f"@{texts[held_out_text(run, source) or name]}" if len(texts) > 1 else "")
+            for source, texts in first.items()
+            if source in run.bits_per_byte
+        }
+        for name, run in runs.items()
+    }
+
+
+def held_out_text(run: Run, source: str) -> tuple[str, ...] | None:
+    """What tells the held-out text of a source from others; None where nothing is known of it."""
+    text = run.sources.get(source, {}).get("validation", {}).get("sha256")
+    if text:
+        return (text,)
+    tokens = (run.first.evaluation or {}).get("tokens_fingerprint")
+    return (tokens, source) if tokens else None
+
+
+def describe(name: str, run: Run, columns: Mapping[str, str]) -> Record:
     """What a run has reached and cost. Held-out text is scored by the first stage, which learned
-    from it, and replies by the last one."""
+    from it, and replies by the last one. `columns` are those of its held-out texts."""
     stages = [stage for name, stage in run.stages.items() if name != SCRATCH] or [run.first]
     evaluation: Record = next((s.evaluation for s in reversed(stages) if s.evaluation), {})
     answers = evaluation.get("answers")
@@ -115,7 +148,7 @@ def describe(name: str, run: Run) -> Record:
     return {
         "run": name,
         "state": state(stages[-1]),
-        **{f"bits_per_byte.{source}": value for source, value in run.bits_per_byte.items()},
+        **{columns[source]: value for source, value in run.bits_per_byte.items()},
         **({"answers": answers["score"]} if answers else {}),
         **{f"tasks.{name}": scores["score"] for name, scores in tasks.items()},
         "seconds": sum(stage.last.get("seconds") or 0 for stage in run.stages.values()),
@@ -151,7 +184,7 @@ def choose(
 ) -> list[Record]:
     """The records that meet all conditions, such as "seconds<3600", by the value of a key; those
     that lack it come last."""
-    keys = list(dict.fromkeys(key for record in records for key in record))
+    every, keys = records, list(dict.fromkeys(key for record in records for key in record))
     for text in conditions:
         match = CONDITION.fullmatch(text)
         if not match:
@@ -161,6 +194,7 @@ def choose(
             )
         key, compare, value = match["key"].strip(), match["operator"], match["value"].strip()
         require_key(key, keys, "--where")
+        require_value(text, value, [record.get(key) for record in every])
         records = [each for each in records if meets(each.get(key), compare, value)]
     if sort:
         require_key(sort, keys, "--sort")
@@ -169,6 +203,18 @@ def choose(
         there.sort(key=lambda each: each[sort] if numeric else shown(each[sort]), reverse=reverse)
         records = there + [record for record in records if record.get(sort) is None]
     return records
+
+
+def require_value(condition: str, value: str, found: Iterable[Any]) -> None:
+    """Refuse a value that nothing among the values `found` of a key can be compared with."""
+    kinds = {type(each) for each in found if each is not None}
+    if kinds == {bool} and value.casefold() not in ("true", "false"):
+        raise UserError(f"--where {condition!r}: {value!r} is neither true nor false")
+    number = as_number(value)
+    if kinds and kinds <= {int, float} and (number is None or math.isnan(number)):
+        raise UserError(
+            f"--where {condition!r}: {value!r} is no number; give one such as 3600, 1e-3 or 0.97"
+        )
 
 
 def meets(found: Any, compare: str, value: str) -> bool:

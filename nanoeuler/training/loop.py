@@ -227,7 +227,9 @@ class Trainer:
                     raise Stopped(received[0])
                 with throughput.paused():
                     self.save_and_validate()
-        if not self.finished:
+        if self.finished:  # with the time that it took, not that of exporting it again
+            self.write(finished=True, seconds=self.seconds_before)
+        else:
             self.finish()
         return self.export()
 
@@ -337,7 +339,7 @@ class Trainer:
         """Append a line about the present step to metrics.jsonl."""
         step = self.state.step
         tokens = step * self.job.tokens_per_step
-        self.metrics.write(step=step, tokens=tokens, seconds=self.seconds(), **values)
+        self.metrics.write(**{"step": step, "tokens": tokens, "seconds": self.seconds(), **values})
 
     def record(
         self, result: StepResult, learning_rate: float, speed: float, mfu: float | None

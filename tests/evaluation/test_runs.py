@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from pathlib import Path
 
 import fabricated
 import pytest
@@ -50,6 +51,31 @@ def test_runs_are_sorted_and_chosen_by_any_key(places, capsys):
     assert names("--where", "bits_per_byte.gutenberg<1") == []
 
 
+def test_scores_share_a_column_only_where_the_held_out_text_is_the_same(places, capsys):
+    """Three runs of which one was measured on another text of gutenberg; web pages are the same."""
+    manifest = Path(places[1]).parent / "data/corpora/made-up/manifest.json"
+    corpus = json.loads(manifest.read_text())
+    corpus["sources"]["gutenberg"]["validation"]["sha256"] = "1" * 64
+    manifest.write_text(json.dumps(corpus))
+    shallow, deep = json.loads(listed(capsys, *places, "--json"))
+    assert shallow["bits_per_byte.gutenberg@shallow"] == 1.734
+    assert shallow["bits_per_byte.gutenberg@deep"] is None
+    assert deep["bits_per_byte.gutenberg@deep"] == 1.734
+    assert shallow["bits_per_byte.fineweb"] == deep["bits_per_byte.fineweb"] == 1.689
+    assert "bits_per_byte.gutenberg" not in shallow
+    manifest.unlink()  # nothing is known of that text, so it is not taken for the same
+    shallow, deep = json.loads(listed(capsys, *places, "--json"))
+    assert deep["bits_per_byte.fineweb@deep"] == 1.689
+
+
+def test_names_are_shown_whatever_columns_are_asked_for(places, capsys):
+    assert listed(capsys, *places, "--columns", "model.layers").splitlines() == [
+        "run      model.layers",
+        "shallow  4",
+        "deep     9",
+    ]
+
+
 def test_programs_get_plain_numbers(places, capsys):
     rows = list(csv.DictReader(io.StringIO(listed(capsys, *places, "--csv"))))
     assert [(row["run"], row["model.layers"]) for row in rows] == [("shallow", "4"), ("deep", "9")]
@@ -72,6 +98,16 @@ def test_programs_get_plain_numbers(places, capsys):
             ["--where", "layers"],
             "--where 'layers': write a key, one of != <= >= = < >, and a ",
         ),
+        (
+            ["--where", "seconds<soon"],
+            "--where 'seconds<soon': 'soon' is no number; give one such as 3600, 1e-3 or 0.97",
+        ),
+        (["--where", "answers>=90%"], "'90%' is no number"),
+        (["--where", "model.layers=nan"], "'nan' is no number"),
+        (["--where", "model.layers==4"], "--where 'model.layers==4': write a key, one of "),
+        (["--where", "model.layers=>4"], "--where 'model.layers=>4': write a key, one of "),
+        (["--where", "model.layers<"], "--where 'model.layers<': write a key, one of "),
+        (["--where", "sft.enabled=maybe"], "'maybe' is neither true nor false"),
         (["--columns", "speed"], "--columns speed: no run has it; "),
         (["nowhere"], "nowhere: no run is there; give a folder of runs, such as results"),
     ],

@@ -77,6 +77,26 @@ def test_a_run_keeps_its_configuration_and_what_needs_what_for_the_report(finish
     assert kept["config"]["corpus"]["name"] == "shared"
 
 
+def test_one_stage_alone_keeps_its_settings_for_comparisons(checkout, done):
+    """And the rules of a whole run are not replaced by those of a part."""
+    for place in (checkout, done):
+        place.run("pretrain", "--config", "pretrain={learning_rate: 0.001}")
+    kept, whole = (
+        json.loads((each.path / "results/trial/pipeline.json").read_text())
+        for each in (checkout, done)
+    )
+    assert kept["config"]["pretrain"]["learning_rate"] == 0.001
+    assert whole["config"]["pretrain"]["learning_rate"] == 0.001
+    assert {"build_corpus", "pretrain"} < kept["rules"].keys()
+    assert not {"sft", "write_report"} & kept["rules"].keys()
+    assert "write_report" in whole["rules"]
+
+
+def test_downloads_alone_are_no_run(checkout):
+    checkout.run("download")
+    assert not (checkout.path / "results/trial/pipeline.json").exists()
+
+
 def test_a_run_notes_its_jobs_so_that_each_can_tell_the_time_left_of_all(finished):
     noted = json.loads((finished.path / "results/trial/jobs.json").read_text())["jobs"]
     rules = [job["rule"] for job in noted.values()]
