@@ -17,6 +17,7 @@ RUN python -m venv .venv \
     --require-hashes -r "requirements/$LOCK.txt"
 COPY LICENSE README.md pyproject.toml Snakefile ./
 COPY config/ config/
+COPY models/ models/
 COPY profiles/ profiles/
 COPY workflow/ workflow/
 COPY nanoeuler/ nanoeuler/

@@ -1,4 +1,4 @@
-# nanoeuler, on any Linux or macOS (Windows: in WSL2) with Python 3.11 to 3.13, or uv; no compiler.
+# nanoeuler, on any Linux or macOS (Windows: in WSL2) with Python 3.11 to 3.14, or uv; no compiler.
 #
 #   make demo       .venv, then the offline demo from raw text to a chatting model
 #   make test       .venv with the development tools, then lint and the tests
@@ -61,7 +61,7 @@ install:
 	@touch $@ .venv/core.stamp
 
 # Versions and hashes, without the package index. Wheels only, except connection-pool: it is pure
-# Python and has no wheel.
+# Python and has no wheel (and see requirements/install.sh for Python 3.14).
 lock:
 	for lock in $(LOCKS) pip; do \
 	  case $$lock in \

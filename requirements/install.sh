@@ -5,10 +5,13 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 locks=("${@:-core}") # each lock holds the core as well
+# `immutables`, of Snakemake, has no wheel for Python 3.14. Its source holds the same in Python, too,
+# which is what is left of it where the "compiler" makes nothing. Nothing else here is compiled.
+export CC=true LDSHARED=true
 
 with_uv() {
     command -v uv >/dev/null || return 1
-    [ -x .venv/bin/python ] || uv venv --quiet --python '>=3.11,<3.14' .venv || return 1
+    [ -x .venv/bin/python ] || uv venv --quiet --python '>=3.11,<3.15' .venv || return 1
     for lock in "${locks[@]}"; do
         uv pip install --quiet --python .venv/bin/python --require-hashes \
             -r "requirements/$lock.txt" || return 1
@@ -17,16 +20,16 @@ with_uv() {
 }
 
 newest_python() {
-    for name in python3.13 python3.12 python3.11 python3; do
+    for name in python3.13 python3.12 python3.11 python3.14 python3; do
         if command -v "$name" >/dev/null &&
-            "$name" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null; then
+            "$name" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' 2>/dev/null; then
             echo "$name"
             return
         fi
     done
     local found
     found=$(python3 --version 2>/dev/null || echo none)
-    echo "nanoeuler needs Python 3.11, 3.12 or 3.13 and found $found: install one," \
+    echo "nanoeuler needs Python 3.11 to 3.14 and found $found: install one," \
         "or install uv (https://docs.astral.sh/uv), which brings its own" >&2
     return 1
 }

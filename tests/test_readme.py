@@ -59,7 +59,7 @@ def test_the_readme_shows_the_commands_that_matter():
     assert COMMANDS[0] == "make demo"
     assert {
         "pip install .",
-        "snakemake --cores all",
+        "nanoeuler run",
         "snakemake --cores all pretrain",
         "nanoeuler check",
     } <= set(COMMANDS)

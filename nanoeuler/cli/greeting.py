@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nanoeuler import __version__
+from nanoeuler.shipped import find
 
 if TYPE_CHECKING:
     from nanoeuler.evaluation.whereabouts import Whereabouts
 
-DEMO = Path("config/config.yaml")
 RESULTS = Path("results")
+SMALL_MODEL = "models/stories"
+"""It is shipped, as are the configurations."""
 SHOWN = 8
 """Runs that are listed; `nanoeuler runs` lists all."""
 
@@ -32,7 +34,7 @@ def greeting() -> str:
             lines.append(f"  … and {len(runs) - SHOWN} more, see `{ours} runs`")
     steps = []
     by_name = {run.name: run for run in runs}
-    if DEMO.is_file() and ("demo" not in by_name or by_name["demo"].state == "stopped"):
+    if "demo" not in by_name or by_name["demo"].state == "stopped":
         steps.append((f"{ours} run", "the demo: from raw text to a model that chats"))
     stopped = ((run, config(run)) for run in runs if run.state == "stopped")
     if resumable := next((each for each in stopped if each[1]), None):
@@ -41,12 +43,11 @@ def greeting() -> str:
         steps.append((f"{ours} watch {running.folder}", "see it learn, in a page that stays true"))
     if model := next((run for run in runs if run.model), None):
         steps.append((f"{ours} chat {model.folder}", "talk to its model"))
-    elif ready := next(iter(sorted(Path("models").glob("*/config.json"))), None):
-        steps.append((f"{ours} chat {ready.parent}", "try a model before you train one"))
+    else:
+        steps.append((f"{ours} chat {SMALL_MODEL}", "try a model before you train one"))
     if reported := next((run for run in runs if run.report), None):
         steps.append((f"{opener()}{reported.report}", "read its report"))
-    if Path("config/small.yaml").is_file():
-        steps.append((f"{ours} plan config/small.yaml", "what a real run would cost here"))
+    steps.append((f"{ours} plan config/small.yaml", "what a real run would cost here"))
     steps.append((f"{ours} train my-novel.txt", "a model of your own text"))
     steps.append((f"{ours} --help", "all commands"))
     wide = max(len(typed) for typed, _ in steps) + 2
@@ -57,7 +58,7 @@ def greeting() -> str:
 def config(run: "Whereabouts") -> Path | None:
     """The configuration that a run was probably started with, if it is where one would be."""
     files = (run.folder / "config.yaml", Path("config", f"{run.name}.yaml"))
-    return next((file for file in files if file.is_file()), None)
+    return next((file for file in files if find(file).is_file()), None)
 
 
 def opener() -> str:

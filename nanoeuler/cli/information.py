@@ -9,6 +9,7 @@ from nanoeuler import log
 from nanoeuler.backend import DEVICES
 from nanoeuler.cli.options import add_gpus, add_json, config_model, finish
 from nanoeuler.errors import UserError
+from nanoeuler.shipped import find
 
 if TYPE_CHECKING:
     from nanoeuler.backend.ops import Backend
@@ -59,14 +60,14 @@ def run_info(options: argparse.Namespace) -> None:
     if options.rows < 1 or (options.length is not None and options.length < 1):
         raise UserError("--rows and --length must be at least 1")
     if options.what is not None:
-        given = Path(options.what)
+        given = find(options.what)
         is_model = given.is_dir() or previous(given).is_dir()
         if not is_model and not given.exists():
             raise UserError(
                 f"{given}: no such folder or file; give a model, such as results/demo, or a "
                 "configuration, such as config/small.yaml"
             )
-        setattr(options, "model" if is_model else "config", options.what)
+        setattr(options, "model" if is_model else "config", str(given))
     backend = make_backend(options.device, options.gpus)
     machine = describe_machine(backend, reason(options.device, options.gpus))
     if options.model or options.config:

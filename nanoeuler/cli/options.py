@@ -51,7 +51,7 @@ def model_folder(options: argparse.Namespace) -> Path:
     if given:
         raise UserError(f"{given[0]} and {given[1]} are two models; give one of them")
     models = sorted(Path("results").glob("*/*/model/config.json"), key=modified, reverse=True)
-    found = models[0].parent if models else "results/demo, which `make demo` writes"
+    found = models[0].parent if models else "models/stories, which is shipped"
     raise UserError(f"no model was given; name its folder, for example {found}")
 
 

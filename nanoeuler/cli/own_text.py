@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nanoeuler.cli.options import finish
-from nanoeuler.cli.workflow import find_snakefile, run_snakemake
+from nanoeuler.cli.workflow import run_snakemake
 from nanoeuler.errors import UserError, brief
+from nanoeuler.shipped import find_snakefile
 
 MOST_MINUTES = 24 * 60
 RESULTS = Path("results")

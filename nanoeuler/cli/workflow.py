@@ -20,6 +20,7 @@ from nanoeuler import log
 from nanoeuler.cli.options import finish
 from nanoeuler.errors import UserError
 from nanoeuler.processes import STARTER, own_identity
+from nanoeuler.shipped import HOME, find, find_snakefile
 
 STAGES = ("download", "pretrain", "sft", "sft_scratch", "dpo", "evaluate", "all")
 DEFAULT_CONFIG = Path("config/config.yaml")
@@ -49,9 +50,11 @@ def register(subparsers: argparse._SubParsersAction) -> None:
 
 def run_run(options: argparse.Namespace) -> int:
     ours, theirs = split(options.words)
-    files = [word for word in ours if is_file_name(word)]
+    files = [str(find(word)) for word in ours if is_file_name(word)]
     stages = [word for word in ours if not is_file_name(word)]
     check(files, stages)
+    if not files and "--configfile" not in theirs:
+        files = [str(find(DEFAULT_CONFIG))]
     arguments = [*stages, "--quiet", "host", "reason"]
     arguments += ["--configfile", *files] if files else []
     status = run_snakemake([*arguments, *theirs])
@@ -59,7 +62,7 @@ def run_run(options: argparse.Namespace) -> int:
         from nanoeuler.config.loading import load_files
         from nanoeuler.config.next_steps import next_steps
 
-        log.tell(next_steps(load_files(files or [DEFAULT_CONFIG], {})), sys.stdout)
+        log.tell(next_steps(load_files(files, {})), sys.stdout)
     return status
 
 
@@ -78,8 +81,12 @@ def check(files: Iterable[str], stages: Iterable[str]) -> None:
     say where, and for a stage that does not exist."""
     from nanoeuler.config.yaml_file import read_keys
 
+    shipped = (HOME / "config").glob("*.yaml")
     runs = filter(names_run, Path("config").glob("*.yaml"))
-    there = sorted(map(str, [*runs, *Path().glob("results/*/*.yaml")]))
+    there = sorted(
+        {f"config/{file.name}" for file in filter(names_run, shipped)}
+        | {*map(str, [*runs, *Path().glob("results/*/*.yaml")])}
+    )
     for file in files:
         if not Path(file).is_file():
             near = difflib.get_close_matches(file, there, n=1)
@@ -100,17 +107,6 @@ def names_run(file: Path) -> bool:
         return b"\nrun:" in b"\n" + file.read_bytes()
     except OSError:
         return False
-
-
-def find_snakefile() -> Path:
-    """The workflow: beside this package, or in the working folder where the package is installed
-    elsewhere."""
-    import nanoeuler
-
-    for folder in (Path(nanoeuler.__file__).parents[1], Path.cwd()):
-        if (folder / "workflow" / "rules" / "training.smk").is_file():
-            return Path(os.path.relpath(folder / "Snakefile"))
-    raise UserError("there is no workflow here; change to the folder that nanoeuler's clone is")
 
 
 def run_snakemake(arguments: Sequence[str]) -> int:

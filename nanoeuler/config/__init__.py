@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from nanoeuler.config.inline import read_inline
+from nanoeuler.shipped import find
 
 
 def load(source: str | Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
     """Return the configuration in `source`.
 
-    For the path of a YAML file it is resolved: checked, with defaults filled in, the sources file
+    For the path of a YAML file, also a shipped one, it is resolved: checked, with defaults filled in, the sources file
     read and the model preset expanded. `overrides` are "section.key=value" texts for such a file.
     Inline JSON, which starts with "{", is what a rule gives to a stage. It holds the sections that
     the stage reads, resolved already, and is returned unchanged. Raises `UserError` for a mistake.
@@ -26,4 +27,4 @@ def load(source: str | Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
     # imported here because it takes longer than a small stage runs
     from nanoeuler.config.loading import load_files, parse_overrides
 
-    return load_files([source], parse_overrides(overrides))
+    return load_files([find(source)], parse_overrides(overrides))

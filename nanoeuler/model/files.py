@@ -32,6 +32,7 @@ from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.spec import storage_elements, tensor_table
 from nanoeuler.model.template import TEMPLATES
+from nanoeuler.shipped import find
 from nanoeuler.tokenizer import tokenizer_json
 
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
@@ -219,7 +220,8 @@ def load_model(folder: str | Path) -> SavedModel:
 
 
 def find_model(folder: Path) -> Path:
-    """The model folder that `folder` stands for: itself, that of a stage, or a run's last one.
+    """The model folder that `folder` stands for: itself, that of a stage, a run's last one, or a
+    shipped one such as models/stories.
 
     Its model may be the one that is kept while the next is made: see `usable`.
     """
@@ -227,7 +229,7 @@ def find_model(folder: Path) -> Path:
     for model in (folder / each for each in inside):
         if any((place / CONFIG).is_file() for place in (model, previous(model))):
             return model
-    return folder
+    return find(folder)
 
 
 def check_hashes(folder: Path, description: Mapping[str, Any]) -> str:

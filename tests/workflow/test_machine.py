@@ -16,6 +16,7 @@ from nanoeuler.config.machine import (
     usable_gpus,
 )
 from nanoeuler.model.config import PRESETS
+from nanoeuler.processes import STARTER, identity
 
 NVIDIA_SMI = (
     "#!/bin/sh\necho 'GPU 0: NVIDIA H200 (UUID: GPU-1)'\necho 'GPU 1: NVIDIA H200 (UUID: GPU-2)'\n"
@@ -93,6 +94,7 @@ def test_the_environment_of_jobs_is_not_repeated(monkeypatch):
     assert environment == {
         "PATH": f"{os.path.dirname(sys.executable)}:/usr/bin:/bin",
         "PYTHONPATH": "/checkout",
+        STARTER: identity(os.getpid()),  # with which they end
     }
 
 

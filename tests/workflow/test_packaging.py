@@ -1,5 +1,6 @@
 """The locked packages are the installed ones, and the wheel works without the checkout."""
 
+import os
 import re
 import subprocess
 import sys
@@ -8,6 +9,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
 READ = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -27,8 +30,20 @@ def test_locks_hold_the_versions_that_the_project_asks_for(lock):
     text = (ROOT / f"requirements/{lock}.txt").read_text()
     locked = dict(re.findall(r"^([a-z0-9-]+)==([^\s;]+)", text, re.MULTILINE))
     for requirement in WANTED[lock]:
-        name, version = re.sub(r"\[.*\]|;.*", "", requirement).split("==")
-        assert locked[name.lower()] == version, f"{name}: run `make lock`"
+        wanted = Requirement(requirement)
+        assert wanted.specifier.contains(locked[wanted.name.lower()]), f"{wanted}: run `make lock`"
+
+
+@pytest.mark.parametrize("extra", ["core", *(EXTRAS.keys() - {"dev"})])
+def test_what_is_installed_beside_others_is_asked_for_by_ranges(extra):
+    """From the version that is locked on, up to one that may differ."""
+    requirements = EXTRAS.get(extra, PROJECT["dependencies"])
+    text = (ROOT / f"requirements/{extra}.txt").read_text()
+    for wanted in map(Requirement, requirements):
+        (least,) = (each for each in wanted.specifier if each.operator == ">=")
+        (bound,) = (each for each in wanted.specifier if each.operator == "<")
+        assert f"{wanted.name}=={least.version}" in text
+        assert Version(least.version) < Version(bound.version)
 
 
 @pytest.mark.parametrize("lock", WANTED)
@@ -40,36 +55,77 @@ def test_locks_have_hashes_and_name_no_index(lock):
         assert entry.startswith("#") or "--hash=sha256:" in entry
 
 
-def test_a_wheel_holds_the_schemas(tmp_path):
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory) -> Path:
+    """The folder that a wheel of this project was unpacked into, and nothing else."""
     pytest.importorskip("hatchling", reason="the build backend is not installed here")
+    folder = tmp_path_factory.mktemp("wheel")
     subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path],
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder],
         cwd=ROOT,
         check=True,
         capture_output=True,
     )
-    (wheel,) = tmp_path.glob("*.whl")
+    (wheel,) = folder.glob("*.whl")
     with zipfile.ZipFile(wheel) as file:
         names = set(file.namelist())
-        file.extractall(tmp_path / "installed")
+        file.extractall(folder / "installed")
     assert {"nanoeuler/config/settings.py", "nanoeuler/__main__.py"} <= names
-    assert not any(name.startswith(("tests", "config", "workflow")) for name in names)
+    assert {name.partition("/")[0] for name in names} == {
+        "nanoeuler",
+        f"nanoeuler-{PROJECT['version']}.dist-info",
+    }
+    return folder / "installed"
+
+
+@pytest.fixture
+def outside(installed, tmp_path):
+    """A function that runs the installed `nanoeuler` in an empty folder, far from any clone."""
+    environment = os.environ | {"PYTHONPATH": str(installed), "COLUMNS": "100"}
+
+    def nanoeuler(*arguments: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "nanoeuler", *arguments],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout + done.stderr
+
+    return nanoeuler
+
+
+def test_what_an_installed_nanoeuler_proposes_works_outside_a_clone(outside, tmp_path):
+    proposed = outside()
+    for command in ("run  ", "chat models/stories  ", "plan config/small.yaml  ", "train my-novel"):
+        assert f"nanoeuler {command}" in proposed
+    assert "job" in outside("run", "--", "--dry-run")  # the demo
+    assert "write_report" in outside("run", "config/small.yaml", "--", "--dry-run")
+    assert "run small: 1,049,216 parameters" in outside("plan", "config/small.yaml", "--gpus", "8")
+    assert "4,096" in outside("info", "models/stories")
+    outside("generate", "models/stories", "It was", "--max-tokens", "4")
+    assert {path.name for path in tmp_path.iterdir()} <= {".snakemake", "results"}
+    (tmp_path / "config").mkdir()
+    mine = (ROOT / "config/small.yaml").read_text().replace("run: small", "run: mine")
+    (tmp_path / "config/small.yaml").write_text(mine)  # what is there comes first
+    assert "run mine: " in outside("plan", "config/small.yaml", "--gpus", "8")
+
+
+def test_the_schemas_are_read_from_a_wheel(installed):
     read = (
         "from nanoeuler.config.settings import Configuration;"
         "from nanoeuler.config.validation import read_schema;"
         "print(read_schema(Configuration)['title'])"
     )
     printed = subprocess.run(
-        [sys.executable, "-c", read],
-        cwd=tmp_path / "installed",
-        check=True,
-        capture_output=True,
-        text=True,
+        [sys.executable, "-c", read], cwd=installed, check=True, capture_output=True, text=True
     ).stdout
     assert printed == "Configuration\n"
 
 
-@pytest.mark.parametrize("version", ["3.9.2", "3.14.0"])
+@pytest.mark.parametrize("version", ["3.9.2", "3.15.0"])
 def test_another_python_is_refused_in_one_sentence(tmp_path, version):
     checkout, tools = tmp_path / "checkout", tmp_path / "tools"
     (checkout / "requirements").mkdir(parents=True)
@@ -90,7 +146,7 @@ def test_another_python_is_refused_in_one_sentence(tmp_path, version):
     )
     assert refused.returncode != 0
     assert refused.stderr.startswith(
-        f"nanoeuler needs Python 3.11, 3.12 or 3.13 and found Python {version}: install one, or "
+        f"nanoeuler needs Python 3.11 to 3.14 and found Python {version}: install one, or "
     )
     assert refused.stderr.count("\n") == 1
     assert not (checkout / ".venv").exists()

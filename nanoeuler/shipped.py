@@ -1,0 +1,30 @@
+"""What comes with this package: the workflow, the configurations and a small model.
+
+In a clone they lie beside the package, and in a wheel inside it. So `config/small.yaml` and
+`models/stories` mean the same wherever nanoeuler runs, unless a file of that name is there.
+"""
+
+import os
+from pathlib import Path
+
+from nanoeuler.errors import UserError
+
+WITHIN = Path(__file__).parent / "share"
+"""Where the wheel has them (pyproject.toml)."""
+HOME = WITHIN if WITHIN.is_dir() else Path(__file__).parents[1]
+
+
+def find(path: str | Path) -> Path:
+    """`path` if something is there, else what is shipped by that name, if anything is."""
+    path = Path(path)
+    return path if path.exists() or not (HOME / path).exists() else HOME / path
+
+
+def find_snakefile() -> Path:
+    """The workflow: that of the package in its clone, of a clone that is the working folder, or of
+    the wheel. Raises `UserError` where there is none."""
+    homes = (Path.cwd(), HOME) if HOME == WITHIN else (HOME, Path.cwd())
+    for home in homes:
+        if (home / "workflow/rules/training.smk").is_file():
+            return Path(os.path.relpath(home / "Snakefile"))
+    raise UserError("there is no workflow here; change to the folder that nanoeuler's clone is")
