@@ -17,7 +17,9 @@ HOME = WITHIN if WITHIN.is_dir() else Path(__file__).parents[1]
 def find(path: str | Path) -> Path:
     """`path` if something is there, else what is shipped by that name, if anything is."""
     path = Path(path)
-    return path if path.exists() or not (HOME / path).exists() else HOME / path
+    named = len(path.parts) > 1 and path.parts[0] in ("config", "models") and ".." not in path.parts
+    is_ours = named and not os.path.exists(path) and os.path.exists(HOME / path)
+    return HOME / path if is_ours else path
 
 
 def find_snakefile() -> Path:

@@ -17,8 +17,9 @@ from nanoeuler.shipped import find
 def load(source: str | Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
     """Return the configuration in `source`.
 
-    For the path of a YAML file, also a shipped one, it is resolved: checked, with defaults filled in, the sources file
-    read and the model preset expanded. `overrides` are "section.key=value" texts for such a file.
+    For the path of a YAML file, also of a shipped one, it is resolved: checked, with defaults
+    filled in, the sources file read and the model preset expanded. `overrides` are
+    "section.key=value" texts for such a file.
     Inline JSON, which starts with "{", is what a rule gives to a stage. It holds the sections that
     the stage reads, resolved already, and is returned unchanged. Raises `UserError` for a mistake.
     """

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from nanoeuler import shipped
 from nanoeuler.config.settings import Configuration
 from nanoeuler.config.sources import Sources
 from nanoeuler.config.validation import check, locate
@@ -91,7 +92,8 @@ def finder(files: Iterable[str | Path]) -> Callable[[str | None], str | None]:
     """A function that says where the file is that a configuration names.
 
     A path counts from the working folder. Where nothing is there, it counts from the folder of the
-    configuration, or if that is called `config`, from the folder around it.
+    configuration, or if that is called `config`, from the folder around it; at last it is one of
+    what is shipped, such as config/sources.yaml.
     """
     places: list[Path] = []
     for folder in (Path(file).parent for file in files):
@@ -101,7 +103,8 @@ def finder(files: Iterable[str | Path]) -> Callable[[str | None], str | None]:
     def find(path: str | None) -> str | None:
         if path is None or os.path.isabs(path) or exists(path):
             return path
-        return next(filter(exists, (os.path.normpath(place / path) for place in places)), path)
+        here = (os.path.normpath(place / path) for place in places)
+        return next(filter(exists, here), None) or str(shipped.find(path))
 
     return find
 
