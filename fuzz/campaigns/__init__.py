@@ -9,9 +9,12 @@ from fuzz.campaigns.arguments import Arguments
 from fuzz.campaigns.base import Campaign
 from fuzz.campaigns.checkpoints import Checkpoints
 from fuzz.campaigns.config import Config
+from fuzz.campaigns.exchange import Exchange
 from fuzz.campaigns.http import Http
+from fuzz.campaigns.names import Names
 from fuzz.campaigns.parquet import Parquet
 from fuzz.campaigns.records import Records
+from fuzz.campaigns.requests import Requests
 from fuzz.campaigns.results import Results
 from fuzz.campaigns.tokenizer import Tokenizers
 
@@ -24,4 +27,7 @@ CAMPAIGNS: dict[str, type[Campaign]] = {
     "arguments": Arguments,
     "checkpoints": Checkpoints,
     "results": Results,
+    "requests": Requests,
+    "exchange": Exchange,
+    "names": Names,
 }
