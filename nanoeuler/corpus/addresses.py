@@ -29,7 +29,7 @@ def resolve(address: str, revision: str | None = None) -> str | Path:
     """
     scheme, separator, rest = address.partition("://")
     if not separator:
-        return Path(address).expanduser()
+        return Path(os.path.expanduser(address))  # which leaves ~ as it is where nobody has it
     if scheme in ("http", "https"):
         if not names_host(address):
             raise UserError(f"{address}: names no host; write {scheme}://HOST/PATH")

@@ -9,7 +9,9 @@ import numpy as np
 
 from nanoeuler.corpus.batches import Batch
 
+NOT_UTF8 = "not UTF-8"
 REMEDIES = {
+    NOT_UTF8: None,
     "no text": None,
     "language": "language",
     "language score": "min_language_score",

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import itertools
 import os
+import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,13 +25,24 @@ from nanoeuler.corpus.arrow_text import read_texts
 from nanoeuler.corpus.batches import Batch
 from nanoeuler.corpus.extracted_pages import PAGE, index_of, origins_of
 from nanoeuler.corpus.limits import MOST_INFLATION, most_unpacked
-from nanoeuler.corpus.page_filters import REMEDIES, Filters, Page, Selection, measure
+from nanoeuler.corpus.page_filters import NOT_UTF8, REMEDIES, Filters, Page, Selection, measure
+from nanoeuler.corpus.parquet_files import (
+    bad_rows,
+    between,
+    is_not_utf8,
+    named,
+    quoted,
+    reading,
+    spans,
+)
 from nanoeuler.corpus.parquet_ranges import RowGroup, read_row_groups
 from nanoeuler.errors import UserError
 from nanoeuler.files import atomic_write
+from nanoeuler.memory import free_memory
 
 LABELS = ("id", "url", "language", "language_score", "int_score")
 OVERSHOOT = 1.1  # times the budget: the most that fetching another row group may lead to
+MEMORY = 1_000_000_000  # bytes that DuckDB may take, beside the texts of a row group
 
 
 class NothingLeft(UserError):
@@ -60,6 +72,14 @@ class Parquet:
     groups: list[RowGroup] = field(default_factory=list)
     read: list[RowGroup] = field(default_factory=list)  # the row groups that pages were taken from
     kept: bytearray = field(default_factory=bytearray)  # a "1" or "0" for each of their rows
+    bad: list[int] = field(default_factory=list)  # rows that are not UTF-8
+    handle: str = ""  # by which DuckDB opens it, if not by its path
+
+    @property
+    def source(self) -> str:
+        """SQL for its rows."""
+        name = self.handle or str(self.path)
+        return reading(name, "file_row_number = true", "binary_as_string = true")
 
     @property
     def wanted(self) -> list[str]:
@@ -75,9 +95,15 @@ def write_pages(
     Returns counts of kept and dropped pages. `address` names the files in errors.
     """
     selection = Selection(filters)
-    with connected(output.parent) as connection, explain_errors(address, output):
+    with (
+        contextlib.ExitStack() as opened,
+        connected(output.parent) as connection,
+        explain_errors(address, output),
+    ):
         for file in files:
+            file.handle = opened.enter_context(named(file.path))
             describe(connection, file, address)
+        give_memory(connection, files, address)
         missing = sorted({label for file in files for label in LABELS if label not in file.columns})
         if missing:
             told = f"{address}: has no column {', '.join(missing)}; nothing is dropped by it"
@@ -116,7 +142,7 @@ def connected(folder: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     folder.mkdir(parents=True, exist_ok=True)
     settings: dict[str, str | bool | int | float | list[str]] = {
         "threads": 1,
-        "memory_limit": "1GB",
+        "memory_limit": f"{MEMORY}B",
         "temp_directory": str(folder / ".duckdb"),
         "autoinstall_known_extensions": False,
         "autoload_known_extensions": False,
@@ -140,17 +166,36 @@ def explain_errors(address: str, output: Path) -> Iterator[None]:
             ) from error
         if os.strerror(errno.ENOSPC) in str(error):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(output)) from error
-        problem = str(error).splitlines()[0]
+        problem = re.sub("/dev/fd/[0-9]+", address, str(error).splitlines()[0])
         raise Damaged(
             f"{address}: damaged, or not a parquet file ({problem}); "
             "correct the address, or fetch it again"
         ) from error
 
 
+def give_memory(
+    connection: duckdb.DuckDBPyConnection, files: Sequence[Parquet], address: str
+) -> None:
+    """Let DuckDB hold the largest column of text of a row group, as it is stored and as it is read.
+
+    Raises `ShortOfMemory` where the machine has not so much.
+    """
+    chunks = [group.columns["text"] for file in files for group in file.groups]
+    largest = max((chunk.stop - chunk.start + chunk.size for chunk in chunks), default=0)
+    free = free_memory()
+    if largest > MEMORY and free < largest:
+        raise ShortOfMemory(
+            f"{address}: reading its largest row group takes {largest / 1e9:.1f} GB of memory, and "
+            f"this machine has {free / 1e9:.1f} GB free; "
+            "end other programs, or give a file with smaller row groups"
+        )
+    connection.execute(f"set memory_limit = '{MEMORY + largest}B'")
+
+
 def describe(connection: duckdb.DuckDBPyConnection, file: Parquet, address: str) -> None:
     """Read the columns and row groups of `file` from its footer."""
     described = connection.execute(
-        f"describe select * exclude (file_row_number) from {reading(file)}"
+        f"describe select * exclude (file_row_number) from {file.source}"
     ).fetchall()
     types = {name: kind for name, kind, *_ in described}
     if types.get("text") != "VARCHAR":
@@ -160,7 +205,7 @@ def describe(connection: duckdb.DuckDBPyConnection, file: Parquet, address: str)
             problem = f"it has no column text (only {', '.join(types)})"
         raise Damaged(f"{address}: {problem}; give a parquet file with a column text of strings")
     file.columns = list(types)
-    file.groups = read_row_groups(connection, file.path)
+    file.groups = read_row_groups(connection, file.handle or file.path)
     for number, group in enumerate(file.groups):
         if absent := [name for name in file.wanted if name not in group.columns]:
             raise duckdb.Error(f"row group {number} lacks the column {absent[0]}")
@@ -170,14 +215,6 @@ def describe(connection: duckdb.DuckDBPyConnection, file: Parquet, address: str)
                 f"{address}: row group {number} unpacks to {text.size:,} bytes, over "
                 f"{MOST_INFLATION} times its size, as no text does; correct the address"
             )
-
-
-def reading(file: Parquet) -> str:
-    return f"read_parquet({quoted(file.path)}, file_row_number = true, binary_as_string = true)"
-
-
-def quoted(text: object) -> str:
-    return "'" + str(text).replace("'", "''") + "'"
 
 
 def select_pages(
@@ -196,6 +233,8 @@ def select_pages(
     with log.Progress("fineweb", min(budget, text), "MB", 1e-6) as progress:
         for file in files:
             for group in file.groups:
+                if group.first_row == group.end_row:
+                    continue
                 reach = selection.bytes + group.columns["text"].size
                 if selection.kept and reach > OVERSHOOT * budget:
                     return "budget"
@@ -205,12 +244,15 @@ def select_pages(
                 texts, pages = look_at(connection, file, group, selection.filters)
                 kept = np.zeros(len(texts), bool)
                 for row, page in enumerate(pages):
+                    if page is None:
+                        selection.dropped[NOT_UTF8] += 1
+                        continue
                     kept[row] = selection.keep(page)
                     if selection.full:
                         break
                 file.kept += (kept + ord("0")).astype(np.uint8).tobytes()
                 output.writelines(texts.take(kept).runs())
-                hashes = [page.sha256 for page in itertools.compress(pages, kept)]
+                hashes = [page.sha256 for page in itertools.compress(pages, kept) if page]
                 index.write(index_entries(texts.sizes[kept], hashes, before).data)
                 progress.update(selection.bytes - before, kept=selection.kept)
                 if selection.full:
@@ -220,10 +262,11 @@ def select_pages(
 
 def look_at(
     connection: duckdb.DuckDBPyConnection, file: Parquet, group: RowGroup, filters: Filters
-) -> tuple[Batch, list[Page]]:
+) -> tuple[Batch, list[Page | None]]:
     """Return the texts of a row group and their labels, lengths and hashes.
 
-    A label that the file lacks gets the value that its filter asks for.
+    A label that the file lacks gets the value that its filter asks for. A row that is not UTF-8 has
+    an empty text and no page.
     """
 
     def label(name: str, kind: str, otherwise: object) -> str:
@@ -231,23 +274,53 @@ def look_at(
             return f"try_cast({name} as {kind})"
         return f"{quoted(otherwise)}::{kind}"
 
-    rows = (
-        f"from {reading(file)} where file_row_number >= {group.first_row} "
-        f"and file_row_number < {group.end_row}"
-    )
-    labels = connection.execute(
-        f"""
-        select {label("language", "varchar", filters.language)},
-               {label("language_score", "double", filters.min_language_score)},
-               {label("int_score", "double", filters.min_score)} {rows}
-        """
-    ).fetchall()
-    texts = read_texts(connection, f"select coalesce(text, '') as text {rows}")
+    def read() -> tuple[list[tuple[Any, ...]], Batch]:
+        rows = rows_of(file, *group[:2])
+        labels = connection.execute(
+            f"""
+            select {label("language", "varchar", filters.language)},
+                   {label("language_score", "double", filters.min_language_score)},
+                   {label("int_score", "double", filters.min_score)} {rows}
+            """
+        ).fetchall()
+        return labels, read_texts(connection, f"select coalesce(text, '') as text {rows}")
+
+    try:
+        labels, texts = read()
+    except duckdb.Error as error:
+        if not is_not_utf8(error):
+            raise
+        bad = bad_rows(connection, file.source, file.wanted, *group[:2], len(file.bad))
+        file.bad += bad
+        labels, texts = read()
     if len(texts) != len(labels):
         raise duckdb.Error("the columns of a row group differ in length")
     characters, blank = measure(texts)
     columns = characters, texts.sizes.tolist(), texts.hashes(), blank
-    return texts, [Page(*known, *seen) for known, *seen in zip(labels, *columns, strict=True)]
+    pages: list[Page | None] = [
+        Page(*known, *seen) for known, *seen in zip(labels, *columns, strict=True)
+    ]
+    for row in file.bad:
+        if row >= group.first_row:
+            pages[row - group.first_row] = None
+    return texts, pages
+
+
+def rows_of(file: Parquet, first: int, end: int) -> str:
+    """Return SQL from "from" on for rows of a file; those that are not UTF-8 are null."""
+    bad = [row for row in file.bad if first <= row < end]
+    if not bad:
+        return f"from {file.source} {between(first, end)}"
+    wanted = ", ".join(file.wanted)
+    nulls = "select null::varchar as " + ", null as ".join(file.wanted)
+    parts = []
+    for row in [*bad, end]:
+        if first < row:
+            parts.append(f"select {wanted} from {file.source} {between(first, row)}")
+        if row < end:
+            parts.append(nulls)
+        first = row + 1
+    return f"from ({' union all '.join(parts)})"
 
 
 def index_entries(sizes: np.ndarray, hashes: Sequence[bytes], before: int) -> np.ndarray:
@@ -271,14 +344,14 @@ def copy_origins(
         if "id" in file.columns:
             page_id = f"coalesce(nullif(id::varchar, ''), {page_id})"
         url = "coalesce(url::varchar, '')" if "url" in file.columns else "''"
-        parts.append(
-            f"select {page_id} as id, {url} as url from {reading(file)} "
-            f"where file_row_number < {file.read[-1].end_row} "
+        parts += [
+            f"select {page_id} as id, {url} as url from {file.source} {between(first, end)} "
             f"and case when file_row_number < {len(file.kept)} "
             f"then get_bit(getvariable('kept_{number}'), file_row_number::int) = 1 "
             "else false end"
-        )
-    query = " union all ".join(parts)
+            for first, end in spans(0, file.read[-1].end_row, file.bad)
+        ]
+    query, place = " union all ".join(parts), quoted(os.path.abspath(output))
     connection.execute(
-        f"copy ({query}) to {quoted(output)} (format parquet, compression zstd, use_tmp_file false)"
+        f"copy ({query}) to {place} (format parquet, compression zstd, use_tmp_file false)"
     )

@@ -46,8 +46,11 @@ class RowGroup(NamedTuple):
     columns: dict[str, Chunk]
 
 
-def read_row_groups(connection: duckdb.DuckDBPyConnection, path: Path) -> list[RowGroup]:
-    """Read the row groups from the footer of a parquet file. Raises `duckdb.Error` for damage."""
+def read_row_groups(connection: duckdb.DuckDBPyConnection, path: Path | str) -> list[RowGroup]:
+    """Read the row groups from the footer of a parquet file. Raises `duckdb.Error` for damage.
+
+    One without rows has nothing to read, wherever it says that its columns are.
+    """
     found = connection.execute(
         """
         select row_group_id, row_group_num_rows, split_part(path_in_schema, ', ', 1),
@@ -61,6 +64,8 @@ def read_row_groups(connection: duckdb.DuckDBPyConnection, path: Path) -> list[R
     ).fetchall()
     groups: list[RowGroup] = []
     for number, rows, column, *place in found:
+        if rows == 0:
+            place = [0, 0, 0]
         if None in place or min(rows, *place) < 0:
             raise duckdb.Error(f"row group {number} does not say where its column {column} is")
         start, compressed, size = place

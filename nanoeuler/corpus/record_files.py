@@ -3,13 +3,17 @@
 JSON may be compressed with gzip.
 """
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nanoeuler.corpus.json_records import read_json_records
 from nanoeuler.corpus.limits import MOST_INFLATION, most_unpacked
 from nanoeuler.errors import UserError
+
+if TYPE_CHECKING:
+    import duckdb
 
 PARQUET = b"PAR1"
 BATCH = 1_000  # rows
@@ -28,43 +32,78 @@ def read_records(path: Path, address: str) -> Iterator[tuple[str, Any]]:
 
 
 def read_parquet_rows(path: Path, address: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Do the same for a parquet file. A text that is not UTF-8 comes as bytes."""
     import duckdb
 
+    from nanoeuler.corpus.parquet_files import named
+
     try:
-        with duckdb.connect() as connection:
+        with named(path) as name, duckdb.connect() as connection:
             sizes = "select sum(total_uncompressed_size) from parquet_metadata(?)"
-            (size,) = connection.execute(sizes, [str(path)]).fetchall()[0]
+            (size,) = connection.execute(sizes, [name]).fetchall()[0]
             if size and size > most_unpacked(path.stat().st_size):
                 raise UserError(
                     f"{address}: unpacks to {size:,} bytes, over {MOST_INFLATION} times its size, "
                     "as no data set does; correct the address"
                 )
-            described = connection.execute(
-                "describe select * from read_parquet(?)", [str(path)]
-            ).fetchall()
-            readable = [name for name, kind, *_ in described if TIME_ZONE not in kind]
-            wanted = ", ".join('"' + name.replace('"', '""') + '"' for name in readable)
-            cursor = connection.execute(
-                f"select {wanted or 'null'} from read_parquet(?)", [str(path)]
-            )
-            columns = [column[0] for column in cursor.description]
-            of_bytes = any(BYTES in kind for _, kind, *_ in described)
-            number = 0
-            while rows := cursor.fetchmany(BATCH):
-                for row in rows:
-                    number += 1
-                    values = zip(columns, row, strict=True)
-                    record = {name: value for name, value in values if value is not None}
-                    yield f"row {number}", as_text(record) if of_bytes else record
+            for number, record in enumerate(read_rows(connection, name), 1):
+                yield f"row {number}", record
     except (MemoryError, duckdb.Error) as error:
         if isinstance(error, MemoryError) or "Out of Memory Error" in str(error):
             raise UserError(
                 f"{address}: this machine has too little free memory for its records; "
                 "end other programs, or give a smaller file"
             ) from error
-        raise UserError(
-            f"{address}: damaged parquet ({' '.join(str(error).split())[:120]}); fetch it again"
-        ) from error
+        problem = re.sub("/dev/fd/[0-9]+", address, " ".join(str(error).split()))[:120]
+        raise UserError(f"{address}: damaged parquet ({problem}); fetch it again") from error
+
+
+def read_rows(connection: "duckdb.DuckDBPyConnection", name: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of the file that DuckDB opens by `name`, without nulls."""
+    import duckdb
+
+    from nanoeuler.corpus.parquet_files import bad_rows, between, identifier, is_not_utf8, reading
+
+    described = connection.execute(f"describe select * from {reading(name)}").fetchall()
+    columns = [column for column, kind, *_ in described if TIME_ZONE not in kind]
+    quoted = [identifier(column) for column in columns]
+    of_bytes = any(BYTES in kind for _, kind, *_ in described)
+
+    def select(wanted: str, source: str) -> Iterator[tuple[Any, ...]]:
+        cursor = connection.execute(f"select {wanted} from {source}")
+        while rows := cursor.fetchmany(BATCH):
+            yield from rows
+
+    def record(row: Iterable[Any]) -> dict[str, Any]:
+        values = zip(columns, row, strict=True)
+        found = {column: value for column, value in values if value is not None}
+        return as_text(found) if of_bytes else found
+
+    def cell(column: str, row: str) -> Any:
+        try:
+            return next(select(column, row))[0]
+        except duckdb.Error as error:
+            if is_not_utf8(error):
+                return b"\xff"
+            raise
+
+    wanted, number = ", ".join(quoted) or "null", 0
+    try:
+        for row in select(wanted, reading(name)):
+            yield record(row)
+            number += 1
+        return
+    except duckdb.Error as error:
+        if not is_not_utf8(error):
+            raise
+    counted = reading(name, "file_row_number = true")
+    [(total,)] = select("count(*)", counted)
+    for bad in [*bad_rows(connection, counted, quoted, number, total), total]:
+        for row in select(wanted, f"{counted} {between(number, bad)}"):
+            yield record(row)
+        if bad < total:
+            yield record(cell(column, f"{counted} {between(bad, bad + 1)}") for column in quoted)
+        number = bad + 1
 
 
 def as_text(value: Any) -> Any:
