@@ -8,8 +8,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from nanoeuler.errors import UserError
 from nanoeuler.files import read_json, sha256_file, write_json
 from nanoeuler.integrity import seal, write_note
@@ -17,11 +15,10 @@ from nanoeuler.model.files import (
     CONFIG,
     TOKENIZER,
     WEIGHTS,
-    load_tensors,
+    load_parameters,
     read_unsealed,
     transformers_keys,
 )
-from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.record_folder import read_json_lines
 from nanoeuler.tokenizer import tokenizer_json
 
@@ -49,8 +46,7 @@ def accept(path: Path) -> list[Path]:
 
 def accept_model(folder: Path) -> list[Path]:
     config, description = read_unsealed(folder)
-    parameters = np.zeros(FlatBuffer.elements(config), np.float32)
-    load_tensors(folder / WEIGHTS, {"": FlatBuffer(config, parameters)})
+    parameters = load_parameters(folder / WEIGHTS, config)
     vocabulary = tokenizer_json.read_unchecked(folder / TOKENIZER)
     ids = len(vocabulary.tokens)
     if ids > config.vocab_size:

@@ -13,8 +13,9 @@ import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from nanoeuler.model.bf16 import from_bf16, to_bf16
 from nanoeuler.model.companions import COMPANIONS, write_companions
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import FlatBuffer
-from nanoeuler.model.spec import storage_elements, tensor_table
+from nanoeuler.model.spec import tensor_table
 from nanoeuler.model.template import TEMPLATES
 from nanoeuler.shipped import find
 from nanoeuler.tokenizer import tokenizer_json
@@ -53,14 +54,33 @@ class SavedModel:
     info: dict[str, Any] = field(default_factory=dict)  # provenance, licences, training summary
 
 
-def save_tensors(path: Path, buffers: dict[str, FlatBuffer], dtype: str = "f32") -> None:
-    """Write the named tensors of flat buffers, in f32 or bf16; the keys of `buffers` are prefixes
-    ("" for none)."""
+def norms_of_ones(config: ModelConfig) -> dict[str, np.ndarray]:
+    """The weights that transformers wants of a QK-norm without any: with ones it computes the same.
+
+    A model folder holds them beside the model's own tensors.
+    """
+    if config.qk_norm != "rms":
+        return {}
+    own = {tensor.name for tensor in tensor_table(config)}
+    table = tensor_table(replace(config, qk_norm="weighted"))
+    return {
+        tensor.name: np.ones(tensor.shape, np.float32) for tensor in table if tensor.name not in own
+    }
+
+
+def save_tensors(
+    path: Path,
+    buffers: dict[str, FlatBuffer],
+    dtype: str = "f32",
+    further: Mapping[str, np.ndarray] = MappingProxyType({}),
+) -> None:
+    """Write the named tensors of flat buffers, in f32 or bf16, and `further` ones; the keys of
+    `buffers` are prefixes ("" for none)."""
     tensors = {
         prefix + tensor.name: np.ascontiguousarray(buffer.in_file(tensor.name))
         for prefix, buffer in buffers.items()
         for tensor in buffer.table
-    }
+    } | dict(further)
     if dtype == "bf16":
         arrays = {name: to_bf16(tensor) for name, tensor in tensors.items()}
         serialize_file(
@@ -90,8 +110,23 @@ def write_safetensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
         raise
 
 
-def load_tensors(path: Path, buffers: dict[str, FlatBuffer]) -> None:
-    """Read what `save_tensors` wrote into `buffers`.
+def load_parameters(path: Path, config: ModelConfig) -> np.ndarray:
+    """The flat parameters of a model of `config` in the weights of a model folder or a checkpoint.
+
+    Raises `UserError` like `load_tensors`.
+    """
+    buffer = FlatBuffer(config, np.zeros(FlatBuffer.elements(config), np.float32))
+    load_tensors(path, {"": buffer}, norms_of_ones(config))
+    return buffer.array
+
+
+def load_tensors(
+    path: Path,
+    buffers: dict[str, FlatBuffer],
+    known: Mapping[str, np.ndarray] = MappingProxyType({}),
+) -> None:
+    """Read what `save_tensors` wrote into `buffers`; of the `known` tensors it may have written
+    further ones.
 
     Raises `UserError` for a damaged file or one of another model.
     """
@@ -104,9 +139,13 @@ def load_tensors(path: Path, buffers: dict[str, FlatBuffer]) -> None:
     try:
         with safe_open(path, framework="numpy") as file:
             present = set(file.keys())
-            further = present - wanted.keys()
-            if further:
-                raise UserError(f"{path}: tensor {min(further)} is one too many; {other_fields}")
+            for name in sorted(present - wanted.keys()):
+                if name not in known:
+                    raise UserError(f"{path}: tensor {name} is one too many; {other_fields}")
+                stored = file.get_slice(name)
+                shape = known[name].shape
+                check_stored(path, name, stored.get_dtype(), stored.get_shape(), shape)
+                wanted[name] = np.zeros(shape, np.float32)
             for name, view in wanted.items():
                 if name not in present:
                     raise UserError(f"{path}: tensor {name} is missing; {other_fields}")
@@ -115,6 +154,9 @@ def load_tensors(path: Path, buffers: dict[str, FlatBuffer]) -> None:
             halves = bf16_tensors(path) if stored.get_dtype() == "BF16" else None
             for name, view in wanted.items():
                 view[...] = halves[name] if halves else file.get_tensor(name)
+            for name in present & known.keys():
+                if not np.array_equal(wanted[name], known[name]):
+                    raise UserError(f"{path}: tensor {name} has other values; {other_fields}")
     except FileNotFoundError as error:
         raise UserError(
             f"{path}: no such file; train the model first or give its folder"
@@ -184,7 +226,7 @@ def save_model(folder: str | Path, model: SavedModel, dtype: str = "f32") -> Non
     folder = Path(folder)
     with atomic_folder(folder) as temporary:
         buffers = {"": FlatBuffer(model.config, model.parameters)}
-        save_tensors(temporary / WEIGHTS, buffers, dtype)
+        save_tensors(temporary / WEIGHTS, buffers, dtype, norms_of_ones(model.config))
         vocabulary = tokenizer_json.read_unchecked(model.tokenizer_path)
         tokenizer_json.write_framed(temporary / TOKENIZER, vocabulary)
         hashes = {name: sha256_file(temporary / name) for name in (WEIGHTS, TOKENIZER)}
@@ -206,8 +248,7 @@ def load_model(folder: str | Path) -> SavedModel:
     """Read a model folder. Raises `UserError` when it is damaged, or not a model folder."""
     folder = usable(Path(folder))
     config, description = read_description(folder)
-    parameters = np.zeros(storage_elements(tensor_table(config)), np.float32)
-    load_tensors(folder / WEIGHTS, {"": FlatBuffer(config, parameters)})
+    parameters = load_parameters(folder / WEIGHTS, config)
     check_hashes(folder, description)
     return SavedModel(
         config,
@@ -343,10 +384,8 @@ def gpt2_keys(config: ModelConfig, end_id: int, dtype: str) -> dict[str, Any]:
 
 
 def llama_keys(config: ModelConfig, end_id: int, dtype: str) -> dict[str, Any]:
-    """Those of a Llama, or with weighted QK-norm a Qwen3, which norms each head of q and k before
-    the rotation, too."""
-    if config.qk_norm == "rms":
-        return {}
+    """Those of a Llama, or with QK-norm a Qwen3, which norms each head of q and k before the
+    rotation, too."""
     llama = config.qk_norm == "none"
     return {
         "architectures": ["LlamaForCausalLM" if llama else "Qwen3ForCausalLM"],

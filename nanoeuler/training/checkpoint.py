@@ -21,7 +21,7 @@ from nanoeuler.files import link_or_copy, read_json, sha256_file, write_json
 from nanoeuler.folders import atomic_folder, files_of_ours, move_folder
 from nanoeuler.integrity import Origin, check_file, check_seal, seal
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.files import load_tensors, save_tensors
+from nanoeuler.model.files import load_parameters, load_tensors, save_tensors
 from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.temporary import sweep
 from nanoeuler.training.state import TrainingState
@@ -199,6 +199,4 @@ def read_parameters(folder: Path, config: ModelConfig) -> np.ndarray:
 
     Raises `UserError` when they don't fit.
     """
-    buffer = FlatBuffer(config, np.zeros(FlatBuffer.elements(config), np.float32))
-    load_tensors(folder / WEIGHTS, {"": buffer})
-    return buffer.array
+    return load_parameters(folder / WEIGHTS, config)
