@@ -5,6 +5,7 @@ checks that a file can be read at all, notes its present hash, and when that was
 """
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,10 @@ from nanoeuler.model.files import (
     CONFIG,
     TOKENIZER,
     WEIGHTS,
-    load_parameters,
     read_unsealed,
     transformers_keys,
 )
+from nanoeuler.model.weights_file import load_parameters, stored_step
 from nanoeuler.record_folder import read_json_lines
 from nanoeuler.tokenizer import tokenizer_json
 
@@ -46,7 +47,7 @@ def accept(path: Path) -> list[Path]:
 
 def accept_model(folder: Path) -> list[Path]:
     config, description = read_unsealed(folder)
-    parameters = load_parameters(folder / WEIGHTS, config)
+    load_parameters(folder / WEIGHTS, config)
     vocabulary = tokenizer_json.read_unchecked(folder / TOKENIZER)
     ids = len(vocabulary.tokens)
     if ids > config.vocab_size:
@@ -61,7 +62,8 @@ def accept_model(folder: Path) -> list[Path]:
         "sha256": hashes,
         "info": {**description.get("info", {}), "accepted": now()},
     }
-    content = read_json(folder / CONFIG) | transformers_keys(config, vocabulary.end_id)
+    outside = replace(config, step_size=stored_step(folder / WEIGHTS, config))
+    content = read_json(folder / CONFIG) | transformers_keys(outside, vocabulary.end_id)
     write_json(folder / CONFIG, content | {"nanoeuler": seal(description)})
     before = noted if isinstance(noted, dict) else {}
     changed = [folder / name for name in hashes if hashes[name] != before.get(name)]

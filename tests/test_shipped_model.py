@@ -1,5 +1,6 @@
 """The model that lies in the repository: small, whole, and good at what it was made for."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,13 @@ def test_its_report_lies_in_the_documentation_without_its_weights(model):
     assert len(page) < 1e6
     assert f"{short_count(parameter_count(model.config))} parameters" in page
     assert "prefers-color-scheme" in page
+
+
+def test_transformers_has_a_class_for_it():
+    """Opened by it in interchange/test_transformers.py, where that is installed."""
+    keys = json.loads((FOLDER / "config.json").read_text())
+    assert keys["architectures"] == ["Qwen3ForCausalLM"]
+    assert "AutoModelForCausalLM" in (FOLDER / "README.md").read_text()
 
 
 def bits_per_byte(model, text):

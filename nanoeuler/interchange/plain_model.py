@@ -10,13 +10,10 @@ from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import SavedModel
 from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.spec import tensor_table
+from nanoeuler.model.weights_file import OUTPUTS, norms_of_ones
 
 DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 """Types of weights that a model is exported in, and their names in Hugging Face's files."""
-
-
-OUTPUTS = ("o_proj.weight", "down_proj.weight", "c_proj.weight", "c_proj.bias")
-"""The parts of a layer that its step is proportional to."""
 
 
 @dataclass
@@ -36,12 +33,13 @@ def plain_model(saved: SavedModel) -> PlainModel:
     c = saved.config
     qk_norm = "none" if c.qk_norm == "none" else "weighted"
     config = replace(c, step_size=1.0, qk_norm=qk_norm, mtp_heads=1, mtp_weights=())
-    buffer, tensors = FlatBuffer(c, saved.parameters), {}
-    for tensor in tensor_table(config):
-        if tensor.name in buffer.rows:
-            tensors[tensor.name] = np.ascontiguousarray(buffer.in_file(tensor.name))
-        else:
-            tensors[tensor.name] = np.ones(tensor.shape, np.float32)
+    buffer, ones = FlatBuffer(c, saved.parameters), norms_of_ones(c)
+    tensors = {
+        tensor.name: np.ascontiguousarray(buffer.in_file(tensor.name))
+        if tensor.name in buffer.rows
+        else ones[tensor.name]
+        for tensor in tensor_table(config)
+    }
     if c.step_size != 1.0:
         for name in tensors:
             if name.endswith(OUTPUTS):

@@ -45,7 +45,8 @@ ids = tokenizer.apply_chat_template(
 )"""
 CONTINUE = 'ids = tokenizer("Once upon a time", return_tensors="pt")'
 ELSEWHERE = """\
-transformers has no class for this model as it is; `nanoeuler export` writes one that it has.
+transformers has no class for blocks with this step size; `nanoeuler export` writes a model that it
+has one for.
 """
 
 

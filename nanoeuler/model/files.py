@@ -10,29 +10,23 @@ Beside them lie the companions, which are for other tools.
 """
 
 import os
-import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError, TensorSpec, deserialize, safe_open, serialize_file
-from safetensors.numpy import save_file
 
 from nanoeuler import log
 from nanoeuler.errors import UserError, brief
 from nanoeuler.files import link_or_copy, read_json, sha256_file, write_json
 from nanoeuler.folders import atomic_folder
 from nanoeuler.integrity import Origin, check_file, check_seal, seal
-from nanoeuler.model.bf16 import from_bf16, to_bf16
 from nanoeuler.model.companions import COMPANIONS, write_companions
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.flat import FlatBuffer
-from nanoeuler.model.spec import tensor_table
 from nanoeuler.model.template import TEMPLATES
+from nanoeuler.model.weights_file import load_parameters, save_parameters
 from nanoeuler.shipped import find
 from nanoeuler.tokenizer import tokenizer_json
 
@@ -52,144 +46,6 @@ class SavedModel:
     stage: str  # pretrain, sft, …
     template: str | None  # the prompt template that it was tuned on; None for a base model
     info: dict[str, Any] = field(default_factory=dict)  # provenance, licences, training summary
-
-
-def norms_of_ones(config: ModelConfig) -> dict[str, np.ndarray]:
-    """The weights that transformers wants of a QK-norm without any: with ones it computes the same.
-
-    A model folder holds them beside the model's own tensors.
-    """
-    if config.qk_norm != "rms":
-        return {}
-    own = {tensor.name for tensor in tensor_table(config)}
-    table = tensor_table(replace(config, qk_norm="weighted"))
-    return {
-        tensor.name: np.ones(tensor.shape, np.float32) for tensor in table if tensor.name not in own
-    }
-
-
-def save_tensors(
-    path: Path,
-    buffers: dict[str, FlatBuffer],
-    dtype: str = "f32",
-    further: Mapping[str, np.ndarray] = MappingProxyType({}),
-) -> None:
-    """Write the named tensors of flat buffers, in f32 or bf16, and `further` ones; the keys of
-    `buffers` are prefixes ("" for none)."""
-    tensors = {
-        prefix + tensor.name: np.ascontiguousarray(buffer.in_file(tensor.name))
-        for prefix, buffer in buffers.items()
-        for tensor in buffer.table
-    } | dict(further)
-    if dtype == "bf16":
-        arrays = {name: to_bf16(tensor) for name, tensor in tensors.items()}
-        serialize_file(
-            {
-                name: TensorSpec(
-                    dtype="bfloat16",
-                    shape=array.shape,
-                    data_ptr=array.ctypes.data,
-                    data_len=array.nbytes,
-                )
-                for name, array in arrays.items()
-            },
-            path,
-        )
-    else:
-        write_safetensors(path, tensors)
-
-
-def write_safetensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
-    """Write a safetensors file. Raises OSError when it cannot be written."""
-    try:
-        save_file(tensors, path)
-    except SafetensorError as error:  # it hides the number of the system's error in its text
-        number = re.search(r"os error (\d+)", str(error))
-        if number:
-            raise OSError(int(number[1]), str(error), str(path)) from error
-        raise
-
-
-def load_parameters(path: Path, config: ModelConfig) -> np.ndarray:
-    """The flat parameters of a model of `config` in the weights of a model folder or a checkpoint.
-
-    Raises `UserError` like `load_tensors`.
-    """
-    buffer = FlatBuffer(config, np.zeros(FlatBuffer.elements(config), np.float32))
-    load_tensors(path, {"": buffer}, norms_of_ones(config))
-    return buffer.array
-
-
-def load_tensors(
-    path: Path,
-    buffers: dict[str, FlatBuffer],
-    known: Mapping[str, np.ndarray] = MappingProxyType({}),
-) -> None:
-    """Read what `save_tensors` wrote into `buffers`; of the `known` tensors it may have written
-    further ones.
-
-    Raises `UserError` for a damaged file or one of another model.
-    """
-    wanted = {
-        prefix + tensor.name: buffer.in_file(tensor.name)
-        for prefix, buffer in buffers.items()
-        for tensor in buffer.table
-    }
-    other_fields = "the file is of a model with other fields than its config says"
-    try:
-        with safe_open(path, framework="numpy") as file:
-            present = set(file.keys())
-            for name in sorted(present - wanted.keys()):
-                if name not in known:
-                    raise UserError(f"{path}: tensor {name} is one too many; {other_fields}")
-                stored = file.get_slice(name)
-                shape = known[name].shape
-                check_stored(path, name, stored.get_dtype(), stored.get_shape(), shape)
-                wanted[name] = np.zeros(shape, np.float32)
-            for name, view in wanted.items():
-                if name not in present:
-                    raise UserError(f"{path}: tensor {name} is missing; {other_fields}")
-                stored = file.get_slice(name)
-                check_stored(path, name, stored.get_dtype(), stored.get_shape(), view.shape)
-            halves = bf16_tensors(path) if stored.get_dtype() == "BF16" else None
-            for name, view in wanted.items():
-                view[...] = halves[name] if halves else file.get_tensor(name)
-            for name in present & known.keys():
-                if not np.array_equal(wanted[name], known[name]):
-                    raise UserError(f"{path}: tensor {name} has other values; {other_fields}")
-    except FileNotFoundError as error:
-        raise UserError(
-            f"{path}: no such file; train the model first or give its folder"
-        ) from error
-    except (SafetensorError, OSError) as error:
-        raise UserError(
-            f"{path}: damaged or cut off ({error}); copy it again from where it came, or delete "
-            f"{path.parent} and run its stage again"
-        ) from error
-
-
-def bf16_tensors(path: Path) -> dict[str, np.ndarray]:
-    """All tensors of a file in bf16, as float32. (The package reads no bf16 for NumPy.)"""
-    return {
-        name: from_bf16(np.frombuffer(entry["data"], np.uint16)).reshape(entry["shape"])
-        for name, entry in deserialize(path.read_bytes())
-    }
-
-
-def check_stored(
-    path: Path, name: str, dtype: str, shape: Sequence[int], expected: Sequence[int]
-) -> None:
-    """Refuse a stored tensor that does not fit the model."""
-    if dtype not in ("F32", "BF16"):
-        raise UserError(
-            f"{path}: tensor {name} has type {dtype}; a nanoeuler model is stored in float32 or "
-            "bf16, so this file was not written by it"
-        )
-    if tuple(shape) != tuple(expected):
-        raise UserError(
-            f"{path}: tensor {name} has shape {list(shape)} where the config asks for "
-            f"{list(expected)}"
-        )
 
 
 def previous(folder: Path) -> Path:
@@ -225,8 +81,7 @@ def save_model(folder: str | Path, model: SavedModel, dtype: str = "f32") -> Non
     """Write a model folder, which appears whole or not at all; its weights in f32 or bf16."""
     folder = Path(folder)
     with atomic_folder(folder) as temporary:
-        buffers = {"": FlatBuffer(model.config, model.parameters)}
-        save_tensors(temporary / WEIGHTS, buffers, dtype, norms_of_ones(model.config))
+        step = save_parameters(temporary / WEIGHTS, model.config, model.parameters, dtype)
         vocabulary = tokenizer_json.read_unchecked(model.tokenizer_path)
         tokenizer_json.write_framed(temporary / TOKENIZER, vocabulary)
         hashes = {name: sha256_file(temporary / name) for name in (WEIGHTS, TOKENIZER)}
@@ -238,7 +93,7 @@ def save_model(folder: str | Path, model: SavedModel, dtype: str = "f32") -> Non
             "info": model.info,
             "sha256": hashes,
         }
-        keys = transformers_keys(model.config, vocabulary.end_id)
+        keys = transformers_keys(replace(model.config, step_size=step), vocabulary.end_id)
         write_json(temporary / CONFIG, keys | {"nanoeuler": seal(description)})
         write_companions(temporary, model, vocabulary, known_to_transformers=bool(keys))
     shutil.rmtree(previous(folder), ignore_errors=True)

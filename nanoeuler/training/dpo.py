@@ -28,9 +28,9 @@ from nanoeuler.files import canonical_json, read_json, sha256_file, sha256_text,
 from nanoeuler.folders import atomic_folder
 from nanoeuler.integrity import Origin, check_file, check_seal, seal
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.files import write_safetensors
 from nanoeuler.model.likelihood import Share, in_order
 from nanoeuler.model.transformer import Transformer
+from nanoeuler.model.weights_file import write_safetensors
 from nanoeuler.record_folder import RecordFolder
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.training.distributed.group import ALONE, Group

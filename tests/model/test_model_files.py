@@ -9,6 +9,7 @@ import yaml
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
+from nanoeuler.accepting import accept
 from nanoeuler.errors import UserError
 from nanoeuler.inference.sampling import Sampling
 from nanoeuler.model.checks.model_gradients import CASES, TINY
@@ -25,8 +26,10 @@ from nanoeuler.model.files import (
 from nanoeuler.model.flat import FlatBuffer, initial_parameters
 from nanoeuler.model.spec import tensor_table
 from nanoeuler.model.template import TEMPLATES, chat_template
+from nanoeuler.model.weights_file import named, write_tensors
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.vocabulary import build
+from nanoeuler.training.checkpoint import read_parameters
 from tests.chat_templates import filled
 
 
@@ -125,13 +128,80 @@ def test_the_config_is_llamas_where_the_model_is(saved):
     assert sizes == [8, 2, 11]
 
 
-@pytest.mark.parametrize("fields", [{"step_size": 0.5}, {"qk_norm": "rms"}])
-def test_a_config_that_no_llama_has_does_not_claim_to_be_one(tmp_path, saved, fields):
-    config = ModelConfig.from_dict(TINY | fields)
+def another(folder, saved, **fields):
+    config = ModelConfig.from_dict(TINY | {"vocab_size": 272} | fields)
     parameters = initial_parameters(config, 1)
-    model = SavedModel(config, parameters, saved[1].tokenizer_path, "pretrain", None)
-    save_model(tmp_path / "other", model)
+    save_model(folder, SavedModel(config, parameters, saved[1].tokenizer_path, "pretrain", None))
+    return FlatBuffer(config, parameters), json.loads((folder / "config.json").read_text())
+
+
+def test_a_step_that_is_no_power_of_two_does_not_claim_to_be_a_llama(tmp_path, saved):
+    ours, keys = another(tmp_path / "other", saved, step_size=0.7)
+    assert "architectures" not in keys
+    assert np.array_equal(load_model(tmp_path / "other").parameters, ours.array)
+
+
+@pytest.mark.parametrize("step", [0.25, 2.0])
+def test_a_step_is_in_the_weights_of_the_file_where_that_is_exact(tmp_path, saved, step):
+    """So that transformers, whose steps are 1, computes the same from them."""
+    folder = tmp_path / "other"
+    ours, keys = another(folder, saved, step_size=step)
+    assert keys["architectures"] == ["LlamaForCausalLM"]
+    tensors = load_file(folder / "model.safetensors")
+    for name in ("self_attn.o_proj.weight", "mlp.down_proj.weight"):
+        name = f"model.layers.0.{name}"
+        assert np.array_equal(tensors[name], ours.in_file(name) * np.float32(step))
+    assert np.array_equal(load_model(folder).parameters, ours.array)
+    assert read_parameters(folder, load_config(folder)).tobytes() == ours.array.tobytes()
+    accept(folder)
+    assert np.array_equal(load_model(folder).parameters, ours.array)
+    # as an earlier version wrote it
+    write_tensors(folder / "model.safetensors", named({"": ours}), "f32")
+    accept(folder)
+    assert np.array_equal(load_model(folder).parameters, ours.array)
+
+
+def test_a_weight_that_the_step_would_change_keeps_the_file_as_it_was(tmp_path, saved):
+    config = ModelConfig.from_dict(TINY | {"step_size": 0.5})
+    ours = FlatBuffer(config, initial_parameters(config, 1))
+    ours["model.layers.0.mlp.down_proj.weight"][0, 0] = np.float32(1.4e-45)
+    save_model(
+        tmp_path / "other", SavedModel(config, ours.array, saved[1].tokenizer_path, "sft", None)
+    )
+    assert np.array_equal(load_model(tmp_path / "other").parameters, ours.array)
     assert "architectures" not in json.loads((tmp_path / "other" / "config.json").read_text())
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_a_norm_without_weights_has_ones_in_the_file(tmp_path, saved, dtype):
+    """With them it is a Qwen3 to transformers; a file of an earlier version lacks them."""
+    folder = tmp_path / "other"
+    ours, keys = another(folder, saved, qk_norm="rms")
+    saved_model = load_model(folder)
+    save_model(folder, saved_model, dtype)
+    assert keys["architectures"] == ["Qwen3ForCausalLM"]
+    tensors = load_file(folder / "model.safetensors") if dtype == "f32" else {}
+    for name, tensor in tensors.items():
+        if "q_norm" in name or "k_norm" in name:
+            assert np.array_equal(tensor, np.ones(tensor.size, np.float32))
+        else:
+            assert np.array_equal(tensor, ours.in_file(name))
+    assert len(tensors) in (0, len(ours.rows) + 2 * load_config(folder).layers)
+    assert load_model(folder).config.qk_norm == "rms"
+    kept = {name: ours.in_file(name) for name in ours.rows}
+    write_tensors(folder / "model.safetensors", kept, dtype)
+    accept(folder)
+    assert load_model(folder).parameters.size == ours.array.size
+
+
+def test_a_norm_that_is_not_of_ones_belongs_to_another_model(tmp_path, saved):
+    folder = tmp_path / "other"
+    another(folder, saved, qk_norm="rms")
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.layers.0.self_attn.q_norm.weight"][1] = 2
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(UserError, match=r"q_norm\.weight has other values; the file is of a model"):
+        accept(folder)
 
 
 def test_saving_again_replaces_the_folder(saved):

@@ -1,0 +1,214 @@
+"""The weights of a model in safetensors: flat buffers to named tensors and back.
+
+A model folder has them as transformers computes with them. The weights of a QK-norm without any are
+ones there. Each block's last matrix is multiplied by h, where that is exact, as x + h·W f(x) is
+x + (h·W) f(x); reading divides it again. Checkpoints hold the tensors of their buffers alone.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+from safetensors import SafetensorError, TensorSpec, deserialize, safe_open, serialize_file
+from safetensors.numpy import save_file
+
+from nanoeuler.errors import UserError, brief
+from nanoeuler.model.bf16 import from_bf16, to_bf16
+from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.flat import FlatBuffer
+from nanoeuler.model.spec import tensor_table
+
+OUTPUTS = ("o_proj.weight", "down_proj.weight", "c_proj.weight", "c_proj.bias")
+"""The parts of a layer that its step is proportional to."""
+STEP = "outputs_times_h"
+"""Key of the metadata of a file whose outputs are multiplied by h, which it gives."""
+
+
+def norms_of_ones(config: ModelConfig) -> dict[str, np.ndarray]:
+    """The weights that transformers wants of a QK-norm without any: with ones it computes the same.
+
+    A model folder holds them beside the model's own tensors.
+    """
+    if config.qk_norm != "rms":
+        return {}
+    own = {tensor.name for tensor in tensor_table(config)}
+    table = tensor_table(replace(config, qk_norm="weighted"))
+    return {
+        tensor.name: np.ones(tensor.shape, np.float32) for tensor in table if tensor.name not in own
+    }
+
+
+def save_parameters(path: Path, config: ModelConfig, parameters: np.ndarray, dtype: str) -> float:
+    """Write the weights of a model folder, in f32 or bf16.
+
+    Returns the step size that a reader has to know: 1 where h is in the weights already.
+    """
+    tensors = named({"": FlatBuffer(config, parameters)}) | norms_of_ones(config)
+    step = config.step_size
+    if step == 1.0 or math.frexp(step)[0] != 0.5:  # h is no power of two
+        write_tensors(path, tensors, dtype)
+        return step
+    h, outputs = np.float32(step), [name for name in tensors if name.endswith(OUTPUTS)]
+    multiplied = {name: tensors[name] * h for name in outputs}
+    if not all(np.array_equal(multiplied[name] / h, tensors[name]) for name in outputs):
+        write_tensors(path, tensors, dtype)  # numbers at the ends of what float32 holds
+        return step
+    write_tensors(path, tensors | multiplied, dtype, {STEP: repr(step)})
+    return 1.0
+
+
+def load_parameters(path: Path, config: ModelConfig) -> np.ndarray:
+    """The flat parameters of a model of `config` in the weights of a model folder or a checkpoint.
+
+    Raises `UserError` like `load_tensors`.
+    """
+    buffer = FlatBuffer(config, np.zeros(FlatBuffer.elements(config), np.float32))
+    load_tensors(path, {"": buffer}, norms_of_ones(config))
+    if stored_step(path, config) != config.step_size:
+        for name in buffer.rows:
+            if name.endswith(OUTPUTS):
+                buffer[name][...] /= np.float32(config.step_size)
+    return buffer.array
+
+
+def stored_step(path: Path, config: ModelConfig) -> float:
+    """The step size that a reader of the weights in `path` has to know: see `save_parameters`."""
+    with safe_open(path, framework="numpy") as file:
+        noted = (file.metadata() or {}).get(STEP)
+    if noted is None:
+        return config.step_size
+    if noted != repr(config.step_size):
+        raise UserError(
+            f"{path}: its outputs are multiplied by {brief(noted)} where the config has a "
+            f"step_size of {config.step_size}; the file is of another model than its config says"
+        )
+    return 1.0
+
+
+def named(buffers: Mapping[str, FlatBuffer]) -> dict[str, np.ndarray]:
+    """The tensors of flat buffers as in a file; keys of `buffers` are prefixes ("" for none)."""
+    return {
+        prefix + tensor.name: np.ascontiguousarray(buffer.in_file(tensor.name))
+        for prefix, buffer in buffers.items()
+        for tensor in buffer.table
+    }
+
+
+def save_tensors(path: Path, buffers: Mapping[str, FlatBuffer]) -> None:
+    """Write the named tensors of flat buffers."""
+    write_safetensors(path, named(buffers))
+
+
+def write_tensors(
+    path: Path,
+    tensors: dict[str, np.ndarray],
+    dtype: str,
+    metadata: dict[str, str] | None = None,
+) -> None:
+    """Write float32 tensors in f32 or bf16."""
+    if dtype == "bf16":
+        arrays = {name: to_bf16(tensor) for name, tensor in tensors.items()}
+        serialize_file(
+            {
+                name: TensorSpec(
+                    dtype="bfloat16",
+                    shape=array.shape,
+                    data_ptr=array.ctypes.data,
+                    data_len=array.nbytes,
+                )
+                for name, array in arrays.items()
+            },
+            path,
+            metadata,
+        )
+    else:
+        write_safetensors(path, tensors, metadata)
+
+
+def write_safetensors(
+    path: Path, tensors: dict[str, np.ndarray], metadata: dict[str, str] | None = None
+) -> None:
+    """Write a safetensors file. Raises OSError when it cannot be written."""
+    try:
+        save_file(tensors, path, metadata)
+    except SafetensorError as error:  # it hides the number of the system's error in its text
+        number = re.search(r"os error (\d+)", str(error))
+        if number:
+            raise OSError(int(number[1]), str(error), str(path)) from error
+        raise
+
+
+def load_tensors(
+    path: Path,
+    buffers: dict[str, FlatBuffer],
+    known: Mapping[str, np.ndarray] = MappingProxyType({}),
+) -> None:
+    """Read what `save_tensors` wrote into `buffers`; of the `known` tensors it may have written
+    further ones.
+
+    Raises `UserError` for a damaged file or one of another model.
+    """
+    wanted = {
+        prefix + tensor.name: buffer.in_file(tensor.name)
+        for prefix, buffer in buffers.items()
+        for tensor in buffer.table
+    }
+    other_fields = "the file is of a model with other fields than its config says"
+    try:
+        with safe_open(path, framework="numpy") as file:
+            present = set(file.keys())
+            for name in sorted(present - wanted.keys()):
+                if name not in known:
+                    raise UserError(f"{path}: tensor {name} is one too many; {other_fields}")
+                stored = file.get_slice(name)
+                shape = known[name].shape
+                check_stored(path, name, stored.get_dtype(), stored.get_shape(), shape)
+                wanted[name] = np.zeros(shape, np.float32)
+            for name, view in wanted.items():
+                if name not in present:
+                    raise UserError(f"{path}: tensor {name} is missing; {other_fields}")
+                stored = file.get_slice(name)
+                check_stored(path, name, stored.get_dtype(), stored.get_shape(), view.shape)
+            halves = bf16_tensors(path) if stored.get_dtype() == "BF16" else None
+            for name, view in wanted.items():
+                view[...] = halves[name] if halves else file.get_tensor(name)
+            for name in present & known.keys():
+                if not np.array_equal(wanted[name], known[name]):
+                    raise UserError(f"{path}: tensor {name} has other values; {other_fields}")
+    except FileNotFoundError as error:
+        raise UserError(
+            f"{path}: no such file; train the model first or give its folder"
+        ) from error
+    except (SafetensorError, OSError) as error:
+        raise UserError(
+            f"{path}: damaged or cut off ({error}); copy it again from where it came, or delete "
+            f"{path.parent} and run its stage again"
+        ) from error
+
+
+def bf16_tensors(path: Path) -> dict[str, np.ndarray]:
+    """All tensors of a file in bf16, as float32. (The package reads no bf16 for NumPy.)"""
+    return {
+        name: from_bf16(np.frombuffer(entry["data"], np.uint16)).reshape(entry["shape"])
+        for name, entry in deserialize(path.read_bytes())
+    }
+
+
+def check_stored(
+    path: Path, name: str, dtype: str, shape: Sequence[int], expected: Sequence[int]
+) -> None:
+    """Refuse a stored tensor that does not fit the model."""
+    if dtype not in ("F32", "BF16"):
+        raise UserError(
+            f"{path}: tensor {name} has type {dtype}; a nanoeuler model is stored in float32 or "
+            "bf16, so this file was not written by it"
+        )
+    if tuple(shape) != tuple(expected):
+        raise UserError(
+            f"{path}: tensor {name} has shape {list(shape)} where the config asks for "
+            f"{list(expected)}"
+        )
