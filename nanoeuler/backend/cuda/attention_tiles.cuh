@@ -103,8 +103,7 @@ store_rows(float (&x)[HEAD_BLOCKS][4], const float (&factor)[2], int tile, int f
                 unsigned words[PER_CHUNK / 4] = {};
 #pragma unroll
                 for (int k = 0; k < PER_CHUNK; k += 2) {
-                    words[k / 4] |= e4m3_pair(scale * values[k], scale * values[k + 1])
-                                    << k % 4 * 8;
+                    words[k / 4] |= e4m3_pair(scale, values[k], values[k + 1]) << k % 4 * 8;
                     top = larger(larger(top, values[k]), values[k + 1]);
                 }
                 *reinterpret_cast<uint2*>(e4m3 + at + (long long)row * stride + chunk * PER_CHUNK) =

@@ -5,8 +5,8 @@
 //            bytes: count · activation
 // advance    in and out: slots (count), history (HISTORY, count) float
 //            A slot's largest magnitude joins its history, and its scale becomes the power of two
-//            by which HEADROOM times the largest of the history is still a number of e4m3. What is
-//            not finite counts as 0.
+//            by which HEADROOM times the largest of the history is still a number of e4m3. In a
+//            history ∞ stands as 0, but it counts as saturated.
 //            bytes: next to none
 // magnitudes in: weights (matrices of `working`)   out: the largest magnitude of each, in its slot
 //            bytes: 2 of each weight
@@ -53,8 +53,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     if (index >= count) return;
     Slot& slot = slots[index];
     float latest = __uint_as_float(slot.largest);
+    slot.saturated += !(latest * slot.scale <= E4M3_MAX);
     if (!isfinite(latest)) latest = 0;
-    slot.saturated += latest * slot.scale > E4M3_MAX;
     float top = latest;
     for (int step = HISTORY - 1; step > 0; --step) {
         const float earlier = history[(step - 1) * count + index];
@@ -103,9 +103,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             unsigned words[2];
 #pragma unroll
             for (int i = 0; i < 2; ++i)
-                words[i] = e4m3_pair(scale * value.at[4 * i], scale * value.at[4 * i + 1]) |
-                           e4m3_pair(scale * value.at[4 * i + 2], scale * value.at[4 * i + 3])
-                               << 16;
+                words[i] = e4m3_pair(scale, value.at[4 * i], value.at[4 * i + 1]) |
+                           e4m3_pair(scale, value.at[4 * i + 2], value.at[4 * i + 3]) << 16;
             *reinterpret_cast<uint2*>(matrix.along + at) = make_uint2(words[0], words[1]);
             *reinterpret_cast<unsigned*>(&tile[row][lane]) = words[0];
             *reinterpret_cast<unsigned*>(&tile[row][lane + 4]) = words[1];

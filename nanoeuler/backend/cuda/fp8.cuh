@@ -1,5 +1,6 @@
 // Numbers of 8 bits: e4m3 (4 bits of exponent, 3 of mantissa, at most 448), a tensor's values times
-// a power of two that all of them share. Larger ones become ±448.
+// a power of two that all of them share. Larger ones become ±448, but what is not finite becomes
+// NaN: it reaches the loss, and the step is left out as in other precisions.
 //
 // A tensor's slot holds that scale and its inverse, by which products divide, and collects the
 // largest magnitude that was met, from which the scales of later steps are made. The largest of
@@ -18,9 +19,11 @@ struct Slot {
 
 constexpr float E4M3_MAX = 448;
 
-__device__ __forceinline__ unsigned e4m3_pair(float low, float high) {
+__device__ __forceinline__ unsigned e4m3_pair(float scale, float low, float high) {
 #if __CUDA_ARCH__ >= 890
     unsigned short pair;
+    low = scale * low + (low - low);  // ∞ − ∞ is NaN
+    high = scale * high + (high - high);
     asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
     return pair;
 #else
@@ -87,7 +90,7 @@ struct Quantized {
 #pragma unroll
         for (int i = 0; i < WIDTH; i += 2) {
             const float low = value.at[i], high = value.at[i + 1];
-            pairs[i / 2] = e4m3_pair(scale * low, scale * high);
+            pairs[i / 2] = e4m3_pair(scale, low, high);
             top = larger(larger(top, low), high);
         }
         return make_uint2(pairs[0] | pairs[1] << 16, pairs[2] | pairs[3] << 16);

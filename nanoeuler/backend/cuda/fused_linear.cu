@@ -301,7 +301,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
         };
         auto quantized = [&](float low, float high, float scale, float& top) {
             top = larger(larger(top, low), high);
-            return e4m3_pair(scale * low, scale * high);
+            return e4m3_pair(scale, low, high);
         };
         auto publish = [&]() {
             asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

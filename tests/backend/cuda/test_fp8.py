@@ -295,6 +295,35 @@ def test_gradients_of_logits_are_copied(trial):
     trial.assert_rounded(trial.copy(gradients), exact, slot, 1e-4)  # fast exponentials
 
 
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_what_is_not_finite_becomes_nan_and_an_infinity_is_counted(trial, value):
+    """It reaches the loss through the products; a finite neighbour is rounded as ever."""
+    x = trial.array(N, 768)
+    norm = norm_of(trial, x)
+    weight = trial.ops.from_host(np.ones(768, np.float32), norm.weight_D.dtype)
+
+    def work():
+        trial.ops.rms_norm(x, weight, norm.epsilon, norm.out_ND, norm.inverse_rms_N)
+
+    trial.run(work)
+    program = trial.ops.program(
+        lambda: (trial.ops.training_weights(trial.weights), trial.fp8.begin_pass(), work()),
+        training=True,
+        once=True,
+    )
+    before, right = trial.ops.saturated, trial.copy(norm.out_ND)
+    weight[5] = value
+    program.run()
+    found = trial.copy(norm.out_ND)
+    assert np.isnan(found[:, 5]).all()
+    np.testing.assert_array_equal(np.delete(found, 5, axis=1), np.delete(right, 5, axis=1))
+    weight[5] = 1
+    program.ran = False
+    program.run()
+    assert trial.ops.saturated == before + bool(np.isinf(value))
+    np.testing.assert_array_equal(trial.copy(norm.out_ND), right)
+
+
 def test_numbers_too_large_become_the_largest_are_counted_and_make_room(trial):
     x = trial.array(N, 768)
     norm = norm_of(trial, x)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.flat import FlatBuffer, initial_parameters
 from nanoeuler.training.check_form import ADAMW, check_form, small_form, spread_parameters
 from nanoeuler.training.check_model import source_rows
 from nanoeuler.training.state import TrainingState
@@ -50,6 +51,26 @@ def test_a_resumed_run_ends_with_equal_bits(fields):
     assert digest(trained(engine(), 6, half, fields)) == digest(whole)
     half.scales = {}  # and would not without them
     assert digest(trained(engine(), 6, half, fields)) != digest(whole)
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_a_step_with_a_number_that_is_not_finite_changes_nothing_and_says_so(value):
+    """A saturated infinity would be a number like any other, and the step would pass."""
+    backend = engine()
+    state = TrainingState(CONFIG, backend, initial_parameters(CONFIG, 1), ADAMW)
+    stream = source_rows(CONFIG, 16, 512, seed=5)
+    for step in range(3):
+        assert state.train_step(stream.step(step), 16, 1e-3).finite
+    tensors = state.tensors()
+    name = "model.layers.0.post_attention_layernorm.weight"
+    FlatBuffer(CONFIG, tensors["parameters"])[name][7] = value
+    state.load(tensors, 3)
+    before = state.backend.saturated
+    assert not state.train_step(stream.step(3), 16, 1e-3).finite
+    np.testing.assert_array_equal(state.tensors()["parameters"], tensors["parameters"])
+    state.train_step(stream.step(4), 16, 1e-3)
+    if np.isinf(value):
+        assert state.backend.saturated > before
 
 
 def test_training_again_on_the_same_engine_begins_anew():
