@@ -7,7 +7,7 @@ import numpy as np
 from nanoeuler.backend.records import Array, ModelWeights
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.families import family_of, make_blocks
-from nanoeuler.model.spec import head_name, storage_elements, tensor_table
+from nanoeuler.model.spec import head_names, storage_elements, tensor_table
 from nanoeuler.model.tensors import INITIAL_STD
 
 
@@ -69,8 +69,7 @@ def model_weights(
     buffer = FlatBuffer(config, array)
     norm_buffer = buffer if norms is None else norms
     family = family_of(config)
-    first = family.EMBEDDING if config.tied else head_name(0)
-    heads = [first, *(head_name(head) for head in range(1, config.mtp_heads))]
+    heads = head_names(config)
     final_norm, *final_norm_bias = (norm_buffer[name] for name in family.FINAL_NORM)
     return ModelWeights(
         flat=array,
@@ -78,7 +77,7 @@ def model_weights(
         blocks=[block.weights(buffer, norm_buffer) for block in make_blocks(config)],
         final_norm=final_norm,
         heads=buffer.packed(*heads),
-        first_head=buffer.storage(first),
+        first_head=buffer.storage(heads[0]),
         positions=buffer[family.POSITIONS] if family.POSITIONS else None,
         final_norm_bias=final_norm_bias[0] if final_norm_bias else None,
     )

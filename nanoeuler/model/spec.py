@@ -17,6 +17,12 @@ def head_name(index: int) -> str:
     return "lm_head.weight" if index == 0 else f"mtp_heads.{index}.weight"
 
 
+def head_names(config: ModelConfig) -> list[str]:
+    """Names of all prediction heads; a tied embedding is the first."""
+    first = family_of(config).EMBEDDING if config.tied else head_name(0)
+    return [first, *map(head_name, range(1, config.mtp_heads))]
+
+
 @functools.lru_cache
 def tensor_table(config: ModelConfig) -> tuple[Tensor, ...]:
     """Every parameter in the order of the flat buffers: embeddings, layers, final norm, heads.
@@ -35,8 +41,8 @@ def tensor_table(config: ModelConfig) -> tuple[Tensor, ...]:
     for block in make_blocks(config):
         specs += block.tensors()
     specs += norm_tensors(c, *family.FINAL_NORM)
-    heads = [family.EMBEDDING if c.tied else head_name(0), *map(head_name, range(1, c.mtp_heads))]
-    specs += [TensorSpec(name, shape, storage_shape=storage, packed=True) for name in heads]
+    heads = (TensorSpec(n, shape, storage_shape=storage, packed=True) for n in head_names(c))
+    specs += heads
     return lay_out(specs)
 
 

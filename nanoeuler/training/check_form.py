@@ -1,8 +1,9 @@
 """Does an engine train what the specification trains, in the form that is about to train?
 
 A small model of the same form (heads, sizes, variants) is computed by the engine and by the
-reference in float64: the gradient of every tensor, the logits behind a decoded token, the losses of
-the real vocabulary, preferences, and updates. The error of a tensor is ‖a − b‖₂ / ‖b‖₂.
+reference in float64: losses and the gradient of every tensor, the logits behind decoded tokens, the
+losses of the real vocabulary, preferences, and updates. The error of a tensor is ‖a − b‖₂ / ‖b‖₂.
+Numbers that a model has by default, and that would show in nothing, are others here.
 """
 
 import math
@@ -13,13 +14,13 @@ import numpy as np
 
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.reference import ReferenceBackend
-from nanoeuler.model.checks.comparison import Comparison, compare
+from nanoeuler.model.checks.comparison import NORM_EPSILON, Comparison, compare
 from nanoeuler.model.checks.engine_ops import OP_TOLERANCE, check_cross_entropy, check_preference
 from nanoeuler.model.checks.op_comparison import Random
 from nanoeuler.model.config import ModelConfig, round_up
 from nanoeuler.model.families import family_of
 from nanoeuler.model.flat import FlatBuffer
-from nanoeuler.model.spec import parameter_count
+from nanoeuler.model.spec import head_names, parameter_count
 from nanoeuler.model.transformer import Transformer
 from nanoeuler.training.check_model import in_float64, reference_gradients
 from nanoeuler.training.check_updates import check_updates
@@ -30,6 +31,8 @@ from nanoeuler.training.streams import StepRows, TextStream
 
 LAYERS, VOCABULARY, LENGTH = 2, 2048, 133
 """Limits of the small model. The length is odd, and more than a tile of attention."""
+DECODED = (0, 7), (7, 1), (331, 3), (690, 1)
+"""Keys in front of decoded tokens, and the number of these."""
 ROW_ELEMENTS = 1 << 21
 """Elements of the inner layer in a row of the small model, at most: very wide models take fewer
 tokens, as the reference needs a hundred bytes for each."""
@@ -54,6 +57,7 @@ def small_form(config: ModelConfig) -> ModelConfig:
         layers=min(config.layers, LAYERS),
         vocab_size=min(config.vocab_size, VOCABULARY + config.vocab_size % 8),
         context=min(config.context, LENGTH, max(2, ROW_ELEMENTS // config.ffn)),
+        norm_epsilon=NORM_EPSILON,
     )
 
 
@@ -79,7 +83,7 @@ def check_form(
 def check_small_model(
     ops: Backend, config: ModelConfig, *, recompute: bool
 ) -> Iterator[Comparison]:
-    """Losses and gradients of some rows, and the logits behind a prompt and a decoded token."""
+    """Losses and gradients of some rows, and the logits behind decoded tokens."""
     limit = MODEL_TOLERANCE[ops.precision]
     parameters = spread_parameters(config, np.random.default_rng(1))
     state = TrainingState(config, ops, parameters, ADAMW, recompute=recompute)
@@ -93,50 +97,80 @@ def check_small_model(
         program.run()  # an engine may record the second run, and replays it
     gradients = FlatBuffer(config, in_float64(ops, state.gradients))
     host = in_float64(ops, state.parameters)
-    _, found = reference_gradients(config, host, rows)
+    logprobs, found = reference_gradients(config, host, rows)
     expected = FlatBuffer(config, found)
     case = f"gradients, dim {config.dim}, {config.heads} / {config.kv_heads} heads"
+    nats = -logprobs.reshape(rows.weights.shape) * rows.weights
+    losses = np.array([nats.sum(), nats[..., 0].sum()])
+    found_losses = in_float64(ops, state.results)[: len(losses)]
+    yield compare(case, "losses of all heads and the first", found_losses, losses, limit)
     norms = [float(np.linalg.norm(expected[tensor.name])) for tensor in expected.table]
     for tensor in expected.table:
         arrays = gradients[tensor.name], expected[tensor.name]
         yield compare(case, tensor.name, *arrays, limit, LEAST_NORM * max(norms))
-
-    tokens = rows.ids[:1, : min(8, config.context)]
     reference = Transformer(config, host, ReferenceBackend(np.float64))
-    logits = reference.extend(reference.new_cache(1, config.context), tokens, every=True)[0]
-    cache = state.model.new_cache(1, config.context)
-    for first, stop in ((0, tokens.shape[1] - 1), (tokens.shape[1] - 1, tokens.shape[1])):
-        if stop > first:
-            read = in_float64(ops, state.model.extend(cache, tokens[:, first:stop]))[0]
-            yield compare("decoding", f"logits behind token {stop}", read, logits[stop - 1], limit)
+    yield from check_decoding(state.model, reference, rows.ids[:1], limit)
+
+
+def check_decoding(
+    model: Transformer, reference: Transformer, ids: np.ndarray, limit: float
+) -> Iterator[Comparison]:
+    """The logits behind a prompt, behind a token after it, and behind long texts.
+
+    What such a text has left in the caches is random.
+    """
+    ops, exact, random = model.backend, reference.backend, np.random.default_rng(5)
+    capacity = sum(DECODED[-1])
+    cache, expected = (each.new_cache(1, capacity) for each in (model, reference))
+    for kept, count in DECODED:
+        held = int(cache.lengths[0])
+        bits = cache.memory.all_bits[:, :1, held:kept]
+        values = ops.from_host(random.standard_normal(bits.shape), ops.activation)
+        bits[...] = values.view(bits.dtype)
+        same = exact.from_host(in_float64(ops, values))
+        expected.memory.all_bits[:, :1, held:kept] = same.view(expected.memory.all_bits.dtype)
+        cache.lengths[0] = expected.lengths[0] = kept
+        tokens = np.resize(ids, (1, count))
+        read = in_float64(ops, model.extend(cache, tokens))[0]
+        name = f"logits behind token {kept + count}"
+        yield compare("decoding", name, read, reference.extend(expected, tokens)[0], limit)
 
 
 def spread_parameters(config: ModelConfig, random: np.random.Generator) -> np.ndarray:
     """A flat float32 buffer of weights as wide as a trained model's; padding 0.
 
     With fresh weights, gates and scores are close to 0, where mistakes in curved functions hide.
-    Biases are around 0: large ones would make the tokens alike, and hide which is which.
+    Biases are around 0: large ones would make the tokens alike, and hide which is which. Embeddings
+    have mean squares of 1. Where one is a head, too, all heads are as wide, and the last norm makes
+    up for it.
     """
+    family = family_of(config)
+    wide = {family.EMBEDDING, family.POSITIONS, *(head_names(config) if config.tied else ())}
     parameters = np.zeros(FlatBuffer.elements(config), np.float32)
     buffer = FlatBuffer(config, parameters)
     for tensor in buffer.table:
         values = random.standard_normal(tensor.shape)
         if len(tensor.shape) == 1:
             values = (tensor.initial_std is None) + values / 5
-        elif tensor.name != family_of(config).EMBEDDING or config.tied:
+        elif tensor.name not in wide:
             values /= math.sqrt(tensor.shape[1])
+        if config.tied and tensor.name in family.FINAL_NORM:
+            values /= math.sqrt(config.dim)
         buffer[tensor.name][...] = values
     return parameters
 
 
 def form_rows(config: ModelConfig, rows: int) -> StepRows:
-    """Rows of several documents; in the last one most tokens have no target, as in fine-tuning."""
+    """Rows of one document and of several; in the last one most tokens have no target, as in
+    fine-tuning. Weights differ."""
     random = np.random.default_rng(2)
     T = config.context
     tokens = random.integers(0, config.vocab_size, rows * T).astype(np.int32)
-    tokens[:: T // 3 + 2] = 0  # where documents end
+    tokens[:: T + T // 3] = 0  # where documents end
+    tokens[len(tokens) // 2 :: T // 3 + 2] = 0
     weights = config.mtp_weights
     step = TextStream(tokens, T, rows * T, weights, 0, True, 1, "check").step(0)
     step.targets[-1, : T * 2 // 3] = -1
     step.weights[step.targets < 0] = 0
+    step.weights *= random.uniform(0.5, 1.5, step.weights.shape)
     return step

@@ -95,6 +95,38 @@ class LossOfLargeVocabularies(CpuBackend):
             logits[:, 4096:] = 0
 
 
+class EpsilonOutsideOfTheRoot(ReferenceBackend):
+    def rms_norm(self, x, weight, epsilon, out, inverse_rms):
+        super().rms_norm(x, weight, 0.0, out, inverse_rms)
+        inverse_rms[...] = 1 / (1 / inverse_rms + epsilon)
+        out[...] = x * inverse_rms[:, None] * weight
+
+
+class EpsilonForgotten(ReferenceBackend):
+    def rms_norm(self, x, weight, epsilon, out, inverse_rms):
+        super().rms_norm(x, weight, 0.0, out, inverse_rms)
+
+
+class FarScoresUnscaled(ReferenceBackend):
+    """1/√E is missing from the 160th key on."""
+
+    def attention(self, query, key, value, starts, offset, out, lse):
+        key = key.copy()
+        key[:, 160:] *= key.shape[-1] ** 0.5
+        super().attention(query, key, value, starts, offset, out, lse)
+
+
+class WeightsTakenForTheirMean(ReferenceBackend):
+    def cross_entropy_with_gradient(self, logits, targets, weights, logprobs, lse):
+        mean = np.full_like(weights, weights[weights > 0].mean())
+        super().cross_entropy_with_gradient(logits, targets, mean, logprobs, lse)
+
+
+class FirstHeadsLossForgotten(ReferenceBackend):
+    def add_losses(self, logprobs, weights, losses):
+        super().add_losses(logprobs[:, :1], weights[:, :1], losses)
+
+
 class MlpTokensMixedUp(ReferenceBackend):
     """As one that reads copies with the tokens last in another order than they were written."""
 
@@ -130,6 +162,31 @@ def test_a_right_engine_passes(config, threads):
 )
 def test_a_mistake_is_found_in_the_way_that_a_model_of_this_size_trains(engine, elements, case):
     assert case in wrong(engine.as_for(elements) if elements else engine, SMALL)
+
+
+GPT2, GROUPED = {"preset": "gpt2-tiny"}, {"preset": "small", "qk_norm": "rms"}
+
+
+@pytest.mark.parametrize(
+    ("engine", "fields", "case"),
+    [
+        (EpsilonOutsideOfTheRoot, {"preset": "small"}, "gradients"),
+        (EpsilonOutsideOfTheRoot, {"preset": "base", "dim": 96, "ffn": 64}, "gradients"),
+        (EpsilonOutsideOfTheRoot, GROUPED, "gradients"),
+        (EpsilonOutsideOfTheRoot, GPT2, "gradients"),
+        (EpsilonForgotten, {"preset": "small"}, "gradients"),
+        (EpsilonForgotten, GPT2, "gradients"),
+        (FarScoresUnscaled, {"preset": "small"}, "decoding"),
+        (FarScoresUnscaled, GPT2, "decoding"),
+        (WeightsTakenForTheirMean, {"preset": "small"}, "gradients"),
+        (FirstHeadsLossForgotten, {"preset": "small"}, "gradients"),
+    ],
+)
+def test_a_constant_matters_in_the_form_even_beside_the_roundings_of_bf16(engine, fields, case):
+    config = small_form(ModelConfig.from_dict(fields))
+    rows = list(check_small_model(engine(np.float64), config, recompute=False))
+    wrong = {row.case.split(",")[0] for row in rows if row.error > 1.5 * MODEL_TOLERANCE["bf16"]}
+    assert case in wrong
 
 
 @pytest.mark.parametrize("fields", [{"preset": "small", "ffn": 512}, {"preset": "gpt2-tiny"}])

