@@ -7,6 +7,7 @@ It is named after the text. Where another text has that name already, as `b/inpu
 import glob
 import hashlib
 import os
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -53,6 +54,20 @@ def shown(path: str) -> Path:
     while glob.has_magic(whole) and not os.path.exists(whole):
         whole = os.path.dirname(whole)
     return Path(whole)
+
+
+def command_line(words: Sequence[str]) -> str:
+    """The words as a shell reads them, on one line whatever is in them."""
+    return " ".join(
+        shlex.quote(word) if word.isprintable() else f"$'{''.join(map(escaped, word))}'"
+        for word in words
+    )
+
+
+def escaped(letter: str) -> str:
+    if letter in "\\'":
+        return f"\\{letter}"
+    return letter if letter.isprintable() else f"\\U{ord(letter):08x}"
 
 
 def belongs(config_file: Path, texts: Sequence[str], first_line: str) -> bool:

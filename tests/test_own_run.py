@@ -1,6 +1,7 @@
 """The configuration that `nanoeuler train` chooses: sizes, tokens and schedule for a text."""
 
 import os
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -281,6 +282,54 @@ def test_a_configuration_is_kept_when_another_command_makes_one(tmp_path, monkey
     assert ask(1) == changed  # as it is
     assert ask(2) != changed
     assert file.with_name("config.before.yaml").read_text() == changed
+
+
+def test_names_mean_nothing_in_the_configuration(tmp_path, monkeypatch):
+    """Neither a line end, nor braces, quotes, a dash, or what a shell would run."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        own_run, "choose_here", lambda text, minutes: (choose(text, minutes, LAPTOP), "cpu")
+    )
+    monkeypatch.setattr("nanoeuler.cli.own_text.run_snakemake", lambda arguments: 1)
+    names = ["a\nresults_dir: INJECTED.txt", "my {draft}.txt", "$(touch X).txt", "-e.txt", "'\\.md"]
+    for name in names:
+        Path(name).write_text(PROSE)
+    assert main(["train", "--", *names]) == 1
+    config = load("results/a-results-dir-injected/config.yaml")
+    assert config["results_dir"] == "results"
+    assert config["corpus"]["sources"] == names
+    text = Path("results/a-results-dir-injected/config.yaml").read_text()
+    command, other = text.splitlines()[:2]
+    assert (command[:2], other) == ("# ", "#")
+    asked = subprocess.run(
+        ["bash", "-c", f"nanoeuler() {{ printf '%s\\0' \"$@\"; }}\n{command[2:]}"],
+        capture_output=True,
+        check=True,
+    )
+    assert asked.stdout.decode().split("\0")[:-1] == ["train", "--minutes", "10", "--", *names]
+    assert main(["train", "--", *names]) == 1
+    assert Path("results/a-results-dir-injected/config.yaml").read_text() == text  # as it is
+
+
+def test_nothing_is_moved_before_all_is_known_to_work(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        own_run, "choose_here", lambda text, minutes: (choose(text, minutes, LAPTOP), "cpu")
+    )
+    Path("caf.txt").write_text(PROSE)
+    prepare(Path("results/caf/config.yaml"), "caf", ["caf.txt"], 1, "nanoeuler train caf.txt")
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
+    latin = os.fsdecode(b"caf\xe9.txt")
+    with open(latin, "w") as file:
+        file.write(PROSE)
+    assert main(["train", latin]) == 1
+    assert r"'caf\udce9.txt': a name that is not UTF-8; rename it, or" in capsys.readouterr().err
+    Path(latin).unlink()
+    broken = make_config("caf", ["gone.txt"], text_of(700_000), choose(NOVEL, 1, LAPTOP))
+    with pytest.raises(UserError, match="no such file"):
+        write_config(Path("results/caf/config.yaml"), ["nanoeuler train gone.txt"], broken)
+    after = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
+    assert after == before
 
 
 def test_a_text_in_windows_1252_counts_as_it_is_read(tmp_path):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from nanoeuler.config import load
+from nanoeuler.config.stages import config_argument
 from nanoeuler.errors import UserError
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.tokenizer import tokenizer_json
@@ -124,6 +125,45 @@ def test_inline_json_of_other_types_is_refused(config, problem):
     with pytest.raises(UserError) as caught:
         load(json.dumps(config))
     assert f"--config is inline JSON whose {problem}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        ({"pretrain": {"reproducable": True}}, "unknown key pretrain.reproducable; known here: "),
+        ({"pretrain": {"token": 5}}, "unknown key pretrain.token; did you mean pretrain.tokens?"),
+        ({"pretrian": {}}, "unknown key pretrian; did you mean pretrain?"),
+        ({"corpus": {"fineweb": {"shard": 1}}}, "did you mean corpus.fineweb.shards?"),
+        (
+            {"evaluate": {"tasks": [{"name": "x", "urls": ""}]}},
+            "unknown key evaluate.tasks[0].urls",
+        ),
+        ({"sources": {"fineweb": {"shard": []}}}, "unknown key fineweb.shard; did you mean"),
+        ({"sources": {"instructions": {"x": {"link": ""}}}}, "unknown key instructions.x.link"),
+    ],
+)
+def test_inline_json_with_a_key_that_nobody_knows_is_refused_as_in_a_file(config, problem):
+    with pytest.raises(UserError) as caught:
+        load(json.dumps(config))
+    assert str(caught.value).startswith("--config: ")
+    assert problem in str(caught.value)
+
+
+def test_inline_json_may_lie_in_a_file(tmp_path):
+    """An argument has at most 128 kB."""
+    config = {"seed": 1, "corpus": {"sources": [f"{number}.txt" for number in range(40_000)]}}
+    argument = config_argument(config | {"corpus": {"sources": ["a.txt"]}}, "plan", str(tmp_path))
+    assert argument == '{"corpus":{"sources":["a.txt"]},"revision":1,"seed":1}'
+    argument = config_argument(config, "plan", str(tmp_path))
+    assert argument.startswith(f"@{tmp_path}/plan.")
+    assert load(argument) == config | {"revision": 1}
+    Path(argument[1:]).write_text('{"seed": ')
+    with pytest.raises(UserError, match="inline JSON"):
+        load(argument)
+    with pytest.raises(
+        UserError, match=r"none\.json: cannot be read \(No such file or directory\)"
+    ):
+        load(f"@{tmp_path}/none.json")
 
 
 @pytest.mark.parametrize("name", ["config", "small", "base"])

@@ -8,7 +8,6 @@ resumes a run that was stopped, and takes the configuration as it then is.
 
 import argparse
 import os
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -52,7 +51,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
 
 def run_train(options: argparse.Namespace) -> int:
     from nanoeuler.names import FORM_OF_NAME, is_name
-    from nanoeuler.own_folder import choose_name
+    from nanoeuler.own_folder import choose_name, command_line
     from nanoeuler.own_run import together
 
     if not 1 <= options.minutes <= MOST_MINUTES:
@@ -63,9 +62,11 @@ def run_train(options: argparse.Namespace) -> int:
     texts = together(options.text)
     if options.name is not None and not is_name(options.name):
         raise UserError(f"--name {brief(options.name)}: give {FORM_OF_NAME}")
-    words = ["nanoeuler", "train", *texts, "--minutes", f"{options.minutes:g}"]
+    words = ["--minutes", f"{options.minutes:g}"]
     words += ["--name", options.name] if options.name is not None else []
-    request = shlex.join(words)
+    dashed = any(text.startswith("-") for text in texts)
+    words = [*words, "--", *texts] if dashed else [*texts, *words]
+    request = command_line(["nanoeuler", "train", *words])
     name = options.name or choose_name(texts, RESULTS, f"# {request}")
     config_file = RESULTS / name / "config.yaml"
     prepare(config_file, name, texts, options.minutes, request)
@@ -78,7 +79,7 @@ def prepare(
 ) -> None:
     """Write the configuration that `request` asks for, unless it is there already."""
     from nanoeuler import log, own_run
-    from nanoeuler.own_folder import asks, belongs, name_of
+    from nanoeuler.own_folder import asks, belongs, command_line, name_of
 
     first_line = f"# {request}"
     if config_file.is_file() and asks(config_file) == first_line:
@@ -94,9 +95,8 @@ def prepare(
     text = own_run.read_text(texts)
     choice, engine = own_run.choose_here(text, minutes)
     config = own_run.make_config(name, texts, text, choice)
-    rerun = f"snakemake --configfile {config_file}"
-    if snakefile != Path("Snakefile"):
-        rerun = f"snakemake --snakefile {snakefile} --configfile {config_file}"
+    workflow = [] if snakefile == Path("Snakefile") else ["--snakefile", str(snakefile)]
+    rerun = command_line(["snakemake", *workflow, "--configfile", str(config_file)])
     comment = [
         request,
         "",

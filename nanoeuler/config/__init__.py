@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from nanoeuler.config.inline import read_inline
+from nanoeuler.config.inline import read_inline, read_inline_file
 from nanoeuler.shipped import find
 
 
@@ -20,9 +20,12 @@ def load(source: str | Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
     For the path of a YAML file, also of a shipped one, it is resolved: checked, with defaults
     filled in, the sources file read and the model preset expanded. `overrides` are
     "section.key=value" texts for such a file.
-    Inline JSON, which starts with "{", is what a rule gives to a stage. It holds the sections that
-    the stage reads, resolved already, and is returned unchanged. Raises `UserError` for a mistake.
+    Inline JSON, which starts with "{", is what a rule gives to a stage, or "@" and the path of a
+    file with such JSON. It holds the sections that the stage reads, resolved already, and is
+    returned unchanged. Raises `UserError` for a mistake.
     """
+    if str(source).startswith("@"):
+        return read_inline_file(Path(str(source)[1:]))
     if str(source).lstrip().startswith("{"):
         return read_inline(str(source))
     # imported here because it takes longer than a small stage runs

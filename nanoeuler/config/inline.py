@@ -1,14 +1,20 @@
 """The configuration that a rule gives to a stage: JSON of the sections that the stage reads."""
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin
 
+from nanoeuler.config.section import Section
 from nanoeuler.config.settings import Configuration
 from nanoeuler.config.sources import Sources
 from nanoeuler.errors import UserError
-from nanoeuler.files import parse_json
+from nanoeuler.files import parse_json, read_text
 from nanoeuler.shape import Place, checker, describe, fields_of
+
+LARGEST_INLINE = 100_000_000
+"""Bytes of a file that holds such JSON."""
 
 
 class InlineSection(dict[str, Any]):
@@ -21,6 +27,15 @@ class InlineSection(dict[str, Any]):
         )
 
 
+def read_inline_file(path: Path) -> dict[str, Any]:
+    """Parse the configuration in a file, as `read_inline` does."""
+    try:
+        return read_inline(read_text(path, LARGEST_INLINE))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise UserError(f"{path}: cannot be read ({reason}); correct the path") from error
+
+
 def read_inline(text: str) -> dict[str, Any]:
     """Parse the configuration. Raises `UserError` unless it is JSON whose values have the types
     that the sections declare."""
@@ -31,14 +46,49 @@ def read_inline(text: str) -> dict[str, Any]:
             f"--config is inline JSON whose {describe(values, wrong)}; correct it, or give the "
             "path of a YAML file"
         )
+    if unknown := unknown_key(values, Configuration):
+        raise UserError(explain_unknown(unknown, values))
     return values
 
 
 def misfit_of(values: Mapping[str, Any]) -> Place | None:
     """The place of the first value of a configuration that has another type than is declared."""
-    known: dict[str, Any] = {item.name: item.type for item in fields(Configuration)}
-    known |= {"sources": Sources, "model": dict[str, Any]}  # ModelConfig checks its fields itself
-    return fields_of({key: checker(kind) for key, kind in known.items()})(values)
+    return fields_of({key: checker(kind) for key, kind in kinds_of(Configuration).items()})(values)
+
+
+def unknown_key(value: Any, kind: Any) -> Place | None:
+    """The place of the first key in `value` that the section `kind`, or one inside it, lacks."""
+    origin, options = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return unknown_key(value, options[0])
+    if isinstance(kind, type) and issubclass(kind, Section):
+        known = kinds_of(kind)
+    elif origin in (list, dict):
+        known = defaultdict(lambda: options[-1])
+    else:
+        return None
+    for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
+        if origin is None and key not in known:
+            return (key,)
+        if (place := unknown_key(item, known[key])) is not None:
+            return (key, *place)
+    return None
+
+
+def kinds_of(kind: type[Section]) -> dict[Any, Any]:
+    """The types of a section's keys, as they are where a rule gives it to a stage."""
+    kinds: dict[Any, Any] = {item.name: item.type for item in fields(kind)}
+    if kind is Configuration:  # ModelConfig checks its fields itself
+        kinds |= {"sources": Sources, "model": dict[str, Any], "revision": int}
+    return kinds
+
+
+def explain_unknown(place: Place, values: Mapping[str, Any]) -> str:
+    from nanoeuler.config.validation import UNKNOWN_KEY, explain, read_schema  # slow to import
+
+    if place[0] == "sources" and len(place) > 1:
+        return explain(UNKNOWN_KEY, place[1:], values, read_schema(Sources), {}, "--config")
+    return explain(UNKNOWN_KEY, place, values, read_schema(Configuration), {}, "--config")
 
 
 def parse_inline(text: str) -> dict[str, Any]:

@@ -204,6 +204,7 @@ class Consistency:
     def check(self) -> None:
         """Raise `UserError` for the first contradiction."""
         self.corpus["name"] = self.corpus["name"] or self.config["run"]
+        self.check_folders()
         self.check_corpus_sources()
         self.check_books()
         self.check_web_pages()
@@ -218,6 +219,17 @@ class Consistency:
 
     def refuse(self, key: Key, problem: str) -> NoReturn:
         raise UserError(f"{self.where(key)}: {'.'.join(map(str, key))} {problem}")
+
+    def check_folders(self) -> None:
+        """To Snakemake, braces in an output are a wildcard; to a command, a dash is an option."""
+        for key in ("data_dir", "results_dir"):
+            folder = self.config[key]
+            if folder.startswith("-") or not folder.isprintable() or set(folder) & set("{}"):
+                self.refuse(
+                    (key,),
+                    f"is {brief(folder, LONGEST_PATH)}; give a folder without braces and line ends "
+                    "in its name, and without a dash in front of it",
+                )
 
     def check_corpus_sources(self) -> None:
         names = self.corpus["sources"]

@@ -1,13 +1,15 @@
 """The paths of all files of a run, and the files that each stage reads."""
 
 import hashlib
+import json
 import math
 import os
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from nanoeuler.corpus.own_text import find_files, slug
-from nanoeuler.files import canonical_json
+from nanoeuler.files import atomic_write, canonical_json
 
 ONE_JOB = 16e9
 """Bytes of web pages that one job cleans and encodes. More is shared out in groups of shards."""
@@ -33,6 +35,7 @@ class Paths:
         corpus = config["corpus"]
         self.corpus = f"{self.data}/corpora/{corpus['name']}"
         self.corpus_manifest = f"{self.corpus}/manifest.json"
+        self.own_list = f"{self.corpus}/own-text.json"
         pages = corpus.get("fineweb", {})  # of a run that was made by hand, there may be none
         filters = {key: value for key, value in pages.items() if key != "shards"}
         short_hash = hashlib.sha256(canonical_json(filters).encode()).hexdigest()[:8]
@@ -208,6 +211,30 @@ class Paths:
             if source not in ("gutenberg", "fineweb")
             for path in map(str, find_files(source))
         ]
+
+    @property
+    def own_inputs(self) -> list[str]:
+        """What the corpus waits for beside books and pages: the list of your own text, if any.
+
+        It stands for its files, of which there may be many, with braces or line ends in their
+        names, which have a meaning to Snakemake.
+        """
+        sources = self.config["corpus"]["sources"]
+        return [self.own_list] if set(sources) - {"gutenberg", "fineweb"} else []
+
+    def list_own_text(self) -> None:
+        """Write the list where it has changed: its files, with their sizes and times."""
+        if not self.own_inputs:
+            return
+        listed = {}
+        for file in self.own_text:
+            status = os.stat(file)
+            listed[file] = [status.st_size, status.st_mtime_ns]
+        text = json.dumps(listed, indent=0) + "\n"  # ASCII: a name need not be UTF-8
+        path = Path(self.own_list)
+        if not path.is_file() or path.read_text(encoding="ascii", errors="replace") != text:
+            with atomic_write(path) as opened:
+                opened.write(text)
 
     @property
     def downloads(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -11,7 +12,7 @@ import nanoeuler
 from nanoeuler.config.section import Reruns, Section, default_of, section_type
 from nanoeuler.config.settings import Configuration
 from nanoeuler.config.sources import Sources
-from nanoeuler.files import canonical_json
+from nanoeuler.files import atomic_write, canonical_json, sha256_text
 
 Config = Mapping[str, Any]
 
@@ -39,6 +40,9 @@ CHECKED_SETTINGS = (
     *("embedding_rate", "weight_decay", "beta1", "beta2", "epsilon", "clip_norm"),
 )
 """Keys of `pretrain` that decide what a training step computes on one batch."""
+
+LONGEST_ARGUMENT = 60_000
+"""Characters of JSON in a command, which holds file names, too."""
 
 BOOKS = "sources.gutenberg"
 PAGES = "sources.fineweb"
@@ -111,6 +115,22 @@ def stage_config(config: Config, stage: str) -> str:
     """
     selected = select(config, STAGES[stage].reads)
     return canonical_json(selected | {"revision": revision(config, stage)})
+
+
+def config_argument(config: Config, stage: str, folder: str) -> str:
+    """`stage_config` as an argument of a command, which has at most 128 kB on Linux.
+
+    Where it is longer, as with thousands of texts, it is written to `folder`, and the argument is
+    "@" and the file's path.
+    """
+    text = stage_config(config, stage)
+    if len(shlex.quote(text)) <= LONGEST_ARGUMENT:
+        return text
+    path = Path(folder, f"{stage}.{sha256_text(text)[:12]}.json")
+    if not path.exists():
+        with atomic_write(path) as file:
+            file.write(text)
+    return f"@{path}"
 
 
 def stage_identity(config: Config, stage: str) -> str:

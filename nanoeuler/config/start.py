@@ -20,7 +20,7 @@ from nanoeuler.config.cluster import Node, ask_accounts, obstacles
 from nanoeuler.config.loading import load_files
 from nanoeuler.config.paths import Paths
 from nanoeuler.config.snakemake_internals import RunningSnakemake, SnakemakeJob
-from nanoeuler.config.stages import stage_config
+from nanoeuler.config.stages import config_argument
 from nanoeuler.config.validation import show
 from nanoeuler.corpus.addresses import file_bytes
 from nanoeuler.errors import UserError
@@ -43,6 +43,14 @@ def read_configuration(files: Sequence[str | Path], overrides: Mapping[str, Any]
     """Return the resolved configuration of a workflow, or end the workflow with the mistake."""
     try:
         return load_files(files, overrides)
+    except UserError as error:
+        raise SystemExit(f"error  {error}") from error
+
+
+def list_own_text(paths: Paths) -> None:
+    """Write the list of one's own text, or end the workflow with the mistake."""
+    try:
+        paths.list_own_text()
     except UserError as error:
         raise SystemExit(f"error  {error}") from error
 
@@ -118,12 +126,13 @@ def plan_command(
     """
     if not local or not any(rule in rules for rule in TRAINING + FETCHING):
         return []
+    paths = Paths(config)
     stages = ",".join(stage for stage in TRAINING if stage in rules)
     name = " ".join(os.path.relpath(file) for file in files)
     return [
         *(sys.executable, "-m", "nanoeuler", "plan", "--unless-short"),
-        *("--config", stage_config(without_addresses(config), "plan")),
-        *("--save", Paths(config).plan),
+        *("--config", config_argument(without_addresses(config), "plan", paths.results)),
+        *("--save", paths.plan),
         *("--name", name, "--stages", stages),
         *("--gpus", str(gpus)),
     ]

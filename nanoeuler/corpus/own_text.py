@@ -16,7 +16,7 @@ from nanoeuler import log
 from nanoeuler.corpus.borders import cut
 from nanoeuler.corpus.decode import UTF_16_MARKS, decode
 from nanoeuler.corpus.gutenberg import strip_wrapping
-from nanoeuler.errors import UserError
+from nanoeuler.errors import UserError, brief
 from nanoeuler.names import plain_name
 from nanoeuler.outputs import Outputs
 
@@ -51,6 +51,7 @@ def find(path: str) -> Found:
     files are left out, and so are those that nanoeuler has written: each must be named by itself.
     Raises `UserError` if there are none.
     """
+    require_spelling(path)
     expanded = os.path.expanduser(path)
     if os.path.exists(expanded):
         found = [Path(expanded)]
@@ -79,6 +80,16 @@ def find(path: str) -> Found:
         )
     beside = outputs.described()
     return Found(named, [f"{path}: left out {beside}"] if beside else [])
+
+
+def require_spelling(path: str) -> None:
+    """Raise `UserError` for bytes that are no UTF-8: a configuration could not hold the name."""
+    try:
+        path.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"{brief(path)}: a name that is not UTF-8; rename it, or give the folder that it is in"
+        ) from error
 
 
 def search_root(pattern: str) -> str:

@@ -1,5 +1,6 @@
 """A mistake in a configuration gets one sentence with line, key and remedy."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -243,6 +244,14 @@ def test_a_file_that_is_no_configuration_is_refused(tmp_path, content, message):
     path = tmp_path / "bad.yaml"
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     with pytest.raises(UserError, match=message):
+        load(path)
+
+
+@pytest.mark.parametrize("key", ["data_dir", "results_dir"])
+@pytest.mark.parametrize("folder", ["-o", "a{b", "a}", "{id}", "a\nb", "a\x1b[2J"])
+def test_folders_of_outputs_have_names_that_mean_nothing(write_config, key, folder):
+    path = write_config(f"\n{key}: {json.dumps(folder)}\n")
+    with pytest.raises(UserError, match=rf"config\.yaml, line \d+: {key} is .*; give a folder"):
         load(path)
 
 

@@ -248,11 +248,46 @@ def test_own_text_joins_the_corpus_and_a_change_of_it_counts(done):
     expected = {"build_corpus": 1} | TOKENS
     assert done.planned() == expected
     done.run()
-    assert "--own my texts/novel.txt --kept-out data/questions/world.jsonl --threads" in next(
-        call for call in reversed(done.calls) if call.startswith("assemble")
-    )
+    called = next(call for call in reversed(done.calls) if call.startswith("assemble"))
+    assert '"sources":["gutenberg","fineweb","my texts"]' in called
+    assert done.planned() == {}
     done.write("my texts/sequel.md", "It was evening.")
     assert done.planned() == expected
+    done.run()
+    (done.path / "my texts/novel.txt").write_text("It was a long night.")
+    assert done.planned() == expected
+
+
+HOSTILE = (
+    *("my {draft}.txt", "{}.txt", "a\nresults_dir: INJECTED.txt", "$(touch X).txt", "`touch X`.md"),
+    *("-e.txt", "--books=b.txt", "'; touch X;'.txt", '";touch X;".txt', "*.txt", "~.txt", "#.txt"),
+)
+
+
+def test_names_mean_nothing_to_the_workflow_and_may_be_many(done):
+    """Texts do not travel on a command line, whatever and how many they are."""
+    (done.path / "many").mkdir()
+    for number in range(22_000):
+        (done.path / f"many/{'long ' * 18}{number:05d}.txt").write_text("It was a dark night.")
+    with open(os.fsencode(done.path) + b"/many/caf\xe9.txt", "w") as file:
+        file.write("It was evening.")
+    named = [*HOSTILE, *(f"{'my text ' * 12}{number:04d}.txt" for number in range(2_000))]
+    for name in named:
+        (done.path / name).write_text("It was morning.")
+    sources = json.dumps(["gutenberg", "fineweb", "many", *named])
+    done.replace("config/config.yaml", "{name: shared}", f"{{name: shared, sources: {sources}}}")
+    expected = {"build_corpus": 1} | TOKENS
+    assert done.planned() == expected
+    done.run()
+    called = next(call for call in reversed(done.calls) if call.startswith("assemble"))
+    (file,) = (word[1:] for word in called.split() if word.startswith("@"))
+    given = json.loads((done.path / file).read_text())
+    assert given["corpus"]["sources"] == json.loads(sources)
+    listed = json.loads((done.path / "data/corpora/shared/own-text.json").read_text())
+    assert len(listed) == 22_001 + len(named)
+    assert "many/caf\udce9.txt" in listed
+    assert not (done.path / "X").exists()
+    assert done.planned() == {}
 
 
 def test_a_task_is_fetched_once_kept_out_of_the_corpus_and_scored_for_every_model(done):

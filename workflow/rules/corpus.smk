@@ -151,7 +151,7 @@ rule build_corpus:
         book_records=paths.in_one_job(paths.book_records),
         pages=ancient(paths.in_one_job(paths.pages)),
         page_records=paths.in_one_job(paths.page_records),
-        own=paths.in_one_job(paths.own_text),
+        own=paths.in_one_job(paths.own_inputs),
         kept_out=paths.kept_out,
         steps=paths.last_steps,
     output:
@@ -164,13 +164,13 @@ rule build_corpus:
         mem_mb=2000,
     params:
         identity=lambda wildcards: stage_identity(config, "build_corpus"),
-        config=lambda wildcards, output: stage_config(config, "build_corpus"),
+        config=lambda wildcards, output: config_argument(config, "build_corpus", paths.results),
         folder=lambda wildcards, output: paths.corpus,
         step=lambda wildcards, output: paths.finishing,
     message:
         "Splitting the documents into text for training and validation, without repetitions"
     shell:
         "python -m nanoeuler assemble {params.step} --config {params.config:q}"
-        " --books {input.books:q} --fineweb {input.pages:q} --own {input.own:q}"
+        " --books {input.books:q} --fineweb {input.pages:q}"
         " --kept-out {input.kept_out:q} --threads {threads} --output {params.folder:q}"
         " --log {log:q}"

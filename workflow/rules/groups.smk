@@ -11,7 +11,7 @@ rule hold_out:
         book_records=paths.book_records,
         pages=ancient(paths.pages),
         page_records=paths.page_records,
-        own=paths.own_text,
+        own=paths.own_inputs,
         kept_out=paths.kept_out,
     output:
         step=temp(directory(paths.held_out)),
@@ -23,14 +23,14 @@ rule hold_out:
         mem_mb=cleaning_megabytes(config, len(paths.web_shards)),
     params:
         identity=lambda wildcards: stage_identity(config, "build_corpus"),
-        config=lambda wildcards, output: stage_config(config, "build_corpus"),
+        config=lambda wildcards, output: config_argument(config, "build_corpus", paths.results),
         folder=lambda wildcards, output: paths.corpus,
         groups=lambda wildcards, output: f"--group-files {paths.group_files}",
     message:
         "Choosing the documents that are held out, and reading them"
     shell:
         "python -m nanoeuler assemble --step hold_out {params.groups} --config {params.config:q}"
-        " --books {input.books:q} --fineweb {input.pages:q} --own {input.own:q}"
+        " --books {input.books:q} --fineweb {input.pages:q}"
         " --kept-out {input.kept_out:q} --threads {threads} --output {params.folder:q}"
         " --log {log:q}"
 
@@ -49,7 +49,7 @@ rule compare_group:
         mem_mb=TEXT_MEGABYTES,
     params:
         identity=lambda wildcards: stage_identity(config, "build_corpus"),
-        config=lambda wildcards, output: stage_config(config, "build_corpus"),
+        config=lambda wildcards, output: config_argument(config, "build_corpus", paths.results),
         folder=lambda wildcards, output: paths.corpus,
     message:
         "Comparing the pages of group {wildcards.group} with held-out text"
@@ -62,7 +62,7 @@ rule compare_group:
 rule choose_documents:
     input:
         books=ancient(paths.clean_books),
-        own=paths.own_text,
+        own=paths.own_inputs,
         kept_out=paths.kept_out,
         held_out=paths.held_out,
         compared=[paths.compared(group) for group in paths.groups],
@@ -76,7 +76,7 @@ rule choose_documents:
         mem_mb=cleaning_megabytes(config, len(paths.web_shards)),
     params:
         identity=lambda wildcards: stage_identity(config, "build_corpus"),
-        config=lambda wildcards, output: stage_config(config, "build_corpus"),
+        config=lambda wildcards, output: config_argument(config, "build_corpus", paths.results),
         folder=lambda wildcards, output: paths.corpus,
         groups=lambda wildcards, output: f"--group-files {paths.group_files}",
         pages=lambda wildcards, output: paths.pages,
@@ -84,7 +84,7 @@ rule choose_documents:
         "Choosing the documents to learn from, without repetitions"
     shell:
         "python -m nanoeuler assemble --step choose {params.groups} --config {params.config:q}"
-        " --books {input.books:q} --fineweb {params.pages:q} --own {input.own:q}"
+        " --books {input.books:q} --fineweb {params.pages:q}"
         " --kept-out {input.kept_out:q} --threads {threads} --output {params.folder:q}"
         " --log {log:q}"
 
@@ -104,7 +104,7 @@ rule write_group:
         mem_mb=TEXT_MEGABYTES,
     params:
         identity=lambda wildcards: stage_identity(config, "build_corpus"),
-        config=lambda wildcards, output: stage_config(config, "build_corpus"),
+        config=lambda wildcards, output: config_argument(config, "build_corpus", paths.results),
         folder=lambda wildcards, output: paths.corpus,
     message:
         "Writing the pages of group {wildcards.group}"
