@@ -179,17 +179,32 @@ def neighbours(rows: np.ndarray, head_size: int) -> np.ndarray:
     return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(rows.shape)
 
 
+def go_template(name: str, end: str) -> str:
+    """`chat_template` in Go's language (text/template), but for the `</s>` in front, which Ollama
+    adds, and an `input`, which its messages don't have.
+
+    Behind a message that is no response stand the words in front of one, as with
+    `add_generation_prompt`.
+    """
+    said, heading = split_prompt(name, "{{ $said }}")
+    return (
+        '{{ $said := "" }}{{ $asked := false }}{{ range .Messages }}'
+        '{{ if eq .Role "assistant" }}'
+        f"{{{{ if $asked }}}}{said}{{{{ end }}}}{heading}{{{{ .Content }}}}{end}"
+        '{{ $said = "" }}{{ $asked = false }}'
+        '{{ else if or (eq .Role "system") (eq .Role "developer") (eq .Role "user") }}'
+        '{{ if $asked }}{{ $said = printf "%s\\n\\n%s" $said .Content }}'
+        "{{ else }}{{ $said = .Content }}{{ end }}{{ $asked = true }}"
+        f"{{{{ end }}}}{{{{ end }}}}{{{{ if $asked }}}}{said}{heading}{{{{ end }}}}"
+    )
+
+
 def modelfile(saved: SavedModel, vocabulary: Vocabulary) -> str:
     """What `ollama create` reads. Its templates are Go's; the `</s>` in front Ollama adds."""
     sampling = Sampling()
     template = "{{ .Prompt }}"
     if saved.template in TEMPLATES:
-        said, heading = split_prompt(saved.template, "{{ .Content }}")
-        template = (
-            f'{{{{ range .Messages }}}}{{{{ if eq .Role "user" }}}}{said}{heading}'
-            f'{{{{ else if eq .Role "assistant" }}}}{{{{ .Content }}}}{vocabulary.end_literal}'
-            "{{ end }}{{ end }}"
-        )
+        template = go_template(saved.template, vocabulary.end_literal)
     lines = [
         f"FROM ./{FILE}",
         f'TEMPLATE """{template}"""',

@@ -12,12 +12,14 @@ from nanoeuler import api
 from nanoeuler.cli import main
 from nanoeuler.errors import UserError
 from nanoeuler.interchange.exporting import export
-from nanoeuler.interchange.gguf_file import modelfile, neighbours, write_gguf
+from nanoeuler.interchange.gguf_file import go_template, modelfile, neighbours, write_gguf
 from nanoeuler.interchange.importing import import_folder
 from nanoeuler.model.files import load_model
-from nanoeuler.model.template import chat_template
+from nanoeuler.model.template import TEMPLATES, chat_template
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.vocabulary import build
+from tests.chat_templates import filled
+from tests.go_templates import rendered
 
 TEXT = "The harbour lies below the hill; where does Bea live?"
 
@@ -38,10 +40,58 @@ def test_the_modelfile_has_the_template_of_the_training(make_model):
     saved = load_model(make_model({}, "chat"))
     text = modelfile(saved, build([]))
     assert text.startswith("FROM ./model.gguf\n")
-    assert '{{ if eq .Role "user" }}User: {{ .Content }}\n\nAssistant: {{ else if' in text
+    assert f'TEMPLATE """{go_template("chat", "</s>")}"""\n' in text
     assert 'PARAMETER stop "</s>"\nPARAMETER num_ctx 64\n' in text
     saved.template = None
     assert 'TEMPLATE """{{ .Prompt }}"""' in modelfile(saved, build([]))
+
+
+CONVERSATIONS = (
+    "user",
+    "system user",
+    "system system user",
+    "user user",
+    "user assistant user",
+    "system user assistant user user assistant user",
+    "developer user assistant system user",
+    "system",
+    "assistant user",
+    "user assistant",
+    "user assistant assistant user",
+)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+@pytest.mark.parametrize("roles", CONVERSATIONS)
+def test_ollama_gets_the_text_of_the_chat_template(name, roles):
+    """Also where it has joined messages of a role by an empty line, as it does before it fills in.
+
+    It begins a reply behind each message but a response. The `</s>` in front it adds itself.
+    """
+    said = [
+        'Be "brief".',
+        "Where?\nNow?",
+        "%s {{ .Role }}",
+        "At the mill.",
+        "And {{ $said }}?",
+        "",
+        "Tom",
+    ]
+    messages = [
+        {"role": role, "content": text} for role, text in zip(roles.split(), said, strict=False)
+    ]
+    joined: list[dict[str, str]] = []
+    for message in messages:
+        if joined and joined[-1]["role"] == message["role"] != "assistant":
+            text = f"{joined[-1]['content']}\n\n{message['content']}"
+            joined[-1] = {"role": message["role"], "content": text}
+        else:
+            joined.append(message)
+    more = not roles.endswith("assistant")
+    expected = filled(chat_template(name), messages, more=more).removeprefix("</s>")
+    for given in (messages, joined):
+        of_go = [{"Role": each["role"], "Content": each["content"]} for each in given]
+        assert rendered(go_template(name, "</s>"), {"Messages": of_go}) == expected
 
 
 def fields_and_tensors(path):
