@@ -101,9 +101,13 @@ def revision(config: Config, stage: str) -> int:
     """The revision of a stage for `config`; a raise does not reach runs that it does not change."""
     if stage == "build_corpus" and set(config["corpus"]["sources"]) <= {"gutenberg", "fineweb"}:
         return 4  # 5 reads and splits one's own text in another way
-    is_gpt2 = config.get("model", {}).get("family") == "gpt2"
-    if is_gpt2 and config.get(stage, {}).get("optimizer") == "muon":
-        return STAGES[stage].revision + 1  # which moves q, k and v each by itself
+    settings = config.get(stage)
+    if isinstance(settings, Mapping):
+        is_gpt2 = config["model"].get("family") == "gpt2"
+        if is_gpt2 and settings.get("optimizer") == "muon":  # which moves q, k and v each by itself
+            return STAGES[stage].revision + 1
+        if settings.get("grow_at"):  # which leaves no moments to weights without a gradient
+            return STAGES[stage].revision + 1
     return STAGES[stage].revision
 
 

@@ -54,12 +54,15 @@ def factor(layer: int, part: str, power: int) -> float:
     """By what the tensor `part` of a layer of the refined model differs from its original.
 
     Two copies share the effect of their original, so that the gradient of each is half of its
-    gradient, to first order.
+    gradient, to first order. So is that of the outputs of the first layer's copies. Of its inputs,
+    the first copy has all of the gradient, and the second none: nothing comes of what they give.
     """
     is_output = part in OUTPUTS
-    if is_output and power == 0 and layer < 2:
+    if layer > 1 or (is_output and power > 0):
+        return 0.5**power
+    if is_output:
         return 2.0 if layer == 0 else 0.0
-    return 1.0 if layer == 0 and not is_output else 0.5**power
+    return 1.0 if layer == 0 or power == 0 else 0.0
 
 
 def refine_folder(folder: Path, output: Path) -> ModelConfig:

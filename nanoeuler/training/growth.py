@@ -2,7 +2,8 @@
 
 The gradient of a copy of a tensor is half of the tensor's. Halves and quarters of the moments
 therefore make AdamW and Muon go on as they were: either moves each copy as far as it would have
-moved the tensor.
+moved the tensor. The first layer is the exception: what its second copy reads with begins without
+moments, as it has no gradient yet, and its first copy keeps all of them.
 """
 
 import numpy as np

@@ -60,7 +60,9 @@ class Job:
         ops = {"candidate": candidate} if candidate else {}
         moved = self.config.family == "gpt2" and self.settings.optimizer == "muon"
         muon = {"muon_revision": 2} if moved else {}  # earlier code moved q, k and v as one matrix
-        return {**self.inputs, **self.schedule.hashed, **muon, **ops}
+        # earlier code gave moments to weights without a gradient
+        growth = {"growth_revision": 2} if self.grow_at else {}
+        return {**self.inputs, **self.schedule.hashed, **muon, **growth, **ops}
 
     @cached_property
     def fingerprint(self) -> str:

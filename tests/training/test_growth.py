@@ -15,7 +15,7 @@ from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.depth import refined
 from nanoeuler.model.files import load_model, save_model
 from nanoeuler.model.flat import FlatBuffer
-from nanoeuler.model.refining import refine
+from nanoeuler.model.refining import LAYER, OUTPUTS, refine
 from nanoeuler.model.spec import tensor_table
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.training.growth import refined_tensors
@@ -81,6 +81,32 @@ def test_muon_moves_both_copies_of_a_tensor_like_the_tensor():
     assert before / error > 1.3
     assert error < 0.1
     assert unchanged > 0.3
+
+
+@pytest.mark.parametrize("settings", [ADAMW, Muon(0.95, ADAMW)], ids=["adamw", "muon"])
+@pytest.mark.parametrize("fields", [{}, {"family": "gpt2", "kv_heads": 4}], ids=["llama", "gpt2"])
+def test_weights_that_have_no_gradient_yet_begin_without_moments(settings, fields):
+    """The inputs of the first layer's second copy, whose outputs are 0. All others have both."""
+    config = ModelConfig.from_dict(TINY | fields)
+    start = random_parameters(config, np.random.default_rng(1))
+    state = TrainingState(config, ReferenceBackend(np.float64), start, settings)
+    for step in range(2):
+        state.train_step(stream().step(step), 12, 1e-3)
+    tensors, finer = refined_tensors(state), refined(config)
+    grown = TrainingState(finer, state.backend, tensors["parameters"].copy(), settings)
+    grown.load(tensors, 2)
+    grown.train_step(stream().step(2), 12, 1e-3)
+    gradients = FlatBuffer(finer, grown.gradients)
+    moments = FlatBuffer(finer, tensors["first_moment"])
+    after, before = (FlatBuffer(finer, each) for each in (grown.parameters, tensors["parameters"]))
+    silent = {tensor.name for tensor in tensor_table(finer) if not gradients[tensor.name].any()}
+    second = {t.name for t in tensor_table(finer) if LAYER.match(t.name) and ".1." in t.name}
+    assert silent == {name for name in second if not name.endswith(OUTPUTS)} != set()
+    for tensor in tensor_table(finer):
+        is_silent = tensor.name in silent
+        assert moments[tensor.name].any() != is_silent, tensor.name
+        if is_silent and not tensor.decay:
+            np.testing.assert_array_equal(after[tensor.name], before[tensor.name])
 
 
 # ---- whole runs

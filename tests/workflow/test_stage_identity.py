@@ -95,6 +95,12 @@ def test_only_a_gpt2_that_muon_moves_is_trained_again_for_its_revision(resolve, 
     assert revisions == [0, 0, 0, 1]
 
 
+def test_a_run_that_grows_has_the_revision_of_its_moments(resolve):
+    changes = [], ["pretrain.grow_at=[20]", "model.layers=2"]
+    handed = [json.loads(stage_config(resolve(*each), "pretrain")) for each in changes]
+    assert [each["revision"] - STAGES["pretrain"].revision for each in handed] == [0, 1]
+
+
 def test_what_is_handed_over_holds_the_intervals_too(resolve):
     handed = json.loads(stage_config(resolve("pretrain.log_every=3"), "pretrain"))
     assert handed["pretrain"]["log_every"] == 3
