@@ -24,6 +24,12 @@ transformers = pytest.importorskip("transformers", reason="the judge is not inst
 TEXT = "The harbour lies below the hill; where does Bea live?"
 
 
+LIMIT = 2e-5
+"""Of the logits' difference by norm. Both are float32: in these shapes either errs by 4e-7 to
+2.3e-6 beside float64, most with weighted norms and with one head of 46 elements, and processors add
+up in orders of their own. Another ε or θ, or a missing factor, shows at 1e-3."""
+
+
 def assert_equal(ours, folder):
     """Logits behind every token, and 256 greedy tokens, are those of transformers."""
     ids = np.array([ours.tokenizer.end_id, *ours.tokenizer.encode(TEXT)])
@@ -32,7 +38,8 @@ def assert_equal(ours, folder):
     assert tokenizer(TEXT)["input_ids"] == ids.tolist()
     with torch.no_grad():
         logits = theirs(torch.tensor(ids[None])).logits[0].numpy()
-    assert np.abs(logits - ours.logits(ids)).max() <= 1e-4
+    found = ours.logits(ids)
+    assert np.linalg.norm(found - logits) <= LIMIT * np.linalg.norm(logits)
     written = theirs.generate(
         torch.tensor(ids[None]), do_sample=False, max_new_tokens=256, temperature=None, top_p=None
     )

@@ -8,16 +8,29 @@ from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.transformer import Batch
 
 SHAPES = {
-    "grouped heads, K = 3": {},
-    "full heads, step size 0.5": {"kv_heads": 4, "step_size": 0.5},
+    "grouped heads, K = 3": {"head_size": 8},
+    "full heads, step size 0.5": {"kv_heads": 4, "step_size": 0.5, "head_size": 8},
     "one key/value head, tied, head size apart from dim / heads": {
         "kv_heads": 1,
         "tied": True,
         "head_size": 6,
     },
-    "K = 1, wide rotary base, three layers": {"mtp_heads": 1, "rope_theta": 50.0, "layers": 3},
-    "tied, K = 1": {"tied": True, "mtp_heads": 1, "layers": 1},
+    "K = 1, narrow rotary base, three layers": {
+        "mtp_heads": 1,
+        "rope_theta": 50.0,
+        "layers": 3,
+        "head_size": 8,
+    },
+    "tied, K = 1, wide rotary base": {
+        "tied": True,
+        "mtp_heads": 1,
+        "layers": 1,
+        "head_size": 8,
+        "rope_theta": 5e5,
+    },
 }
+"""Heads have more than two elements: two are turned by one angle for each position, whatever the
+rotary base."""
 
 
 def nested_lists(model):
@@ -45,6 +58,17 @@ def test_logits_of_all_heads_are_those_of_the_slow_transformer(make_model, make_
     )
     # float64; sums are taken in another order
     np.testing.assert_allclose(logits, expected, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_rotary_base_is_seen_in_every_shape(make_model, make_batch, shape):
+    fields = {"rope_theta": 10_000.0} | SHAPES[shape]
+    batch = make_batch(random_ids(2, 7))
+    model, other = (
+        make_model(**fields | {"rope_theta": f * fields["rope_theta"]}) for f in (1, 1.1)
+    )
+    logits, others = (all_logits(m, m.forward(batch, training=True)) for m in (model, other))
+    assert np.linalg.norm(others - logits) > 1e-4 * np.linalg.norm(logits)
 
 
 def test_float32_follows_the_slow_transformer_within_its_rounding(make_model, make_batch):
