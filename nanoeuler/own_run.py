@@ -255,7 +255,7 @@ def measure(model: ModelConfig, backend: "Backend") -> Speed:
     batch = DEVICE_BATCH if backend.device else SMALLEST_BATCH
     pretrain = {"tokens": batch, "batch_tokens": batch, "learning_rate": 0.0}
     plan = planning.Plan(parameter_count(model), backend.name)
-    plan.stages = {"pretrain": planning.StageCost(batch, 1.0)}  # one update
+    plan.stages = {"pretrain": planning.StageCost(batch, 1.0, steps=1)}
     config = {"model": model.to_dict(), "pretrain": pretrain | MUON}
     planned_speed.probe(config, backend, plan, seconds=1)
     assert plan.tokens_per_second

@@ -65,7 +65,7 @@ def describe_stage(config: Config, plan: Plan, name: str) -> str:
         duration = f"about {format_seconds(stage.seconds)}"
     else:
         duration = "minutes at most" if is_short(config, plan) else "not probed"
-    return f"{token_count(stage.tokens)}, {epochs}, {duration}"
+    return f"{token_count(stage.tokens)}, {epochs}, {counted(stage.steps, 'step')}, {duration}"
 
 
 def token_count(amount: float) -> str:

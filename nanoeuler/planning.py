@@ -37,6 +37,7 @@ from nanoeuler.planned_data import (
 from nanoeuler.results_disk import checkpoints_kept
 from nanoeuler.scaling_law import Estimate
 from nanoeuler.shape import check_shape
+from nanoeuler.training.amounts import Amount
 from nanoeuler.training.optimizer.adamw import AdamW
 from nanoeuler.training.optimizer.optimizer import (
     checkpoint_bytes,
@@ -72,6 +73,7 @@ class StageCost:
 
     tokens: float
     epochs: float
+    steps: int
     seconds: float | None = None
     depth: float = 1.0  # operations of a token, as a share of those in the whole model
     scored: float = 0.0  # tokens of forward passes alone: measurements, and those of dpo's parent
@@ -180,8 +182,7 @@ def estimate_results(plan: Plan, config: Config) -> None:
     for name, stage in plan.stages.items():
         settings = settings_of(config, name)
         seconds = stage.seconds or stage.depth * stage.tokens / usual_rate
-        steps = math.ceil(stage.tokens / settings.batch_tokens)
-        kept = checkpoints_kept(settings, max(1, steps), seconds)
+        kept = checkpoints_kept(settings, max(1, stage.steps), seconds)
         weights = 4 * plan.parameters
         peak = max(peak, finished + kept.most * plan.checkpoint + kept.best * weights)
         model_folder = weights + TOKENIZER_ENTRY_BYTES * model.vocab_size
@@ -194,49 +195,60 @@ def estimate_results(plan: Plan, config: Config) -> None:
 
 
 def settings_of(config: Config, stage: str) -> Training:
-    """The settings of a training stage."""
+    """The settings of a training stage, with numbers where they follow from its data."""
     section = stage.removesuffix("_scratch")
-    return STAGE_SECTIONS[section].read(config[section])
+    settings = STAGE_SECTIONS[section].read(config[section])
+    if isinstance(settings, Pretrain):
+        return settings
+    amount = Amount.of(settings, tokens_of_epoch(config, settings), row_of(config, settings))
+    return amount.put_into(settings)
+
+
+def tokens_of_epoch(config: Config, settings: Sft | Dpo) -> float:
+    """About the tokens of the records or pairs that a stage trains on."""
+    records, pairs = records_and_pairs(config)
+    whole = records if isinstance(settings, Sft) else pairs
+    of_a_token = bytes_per_token(config["tokenizer"]["vocab_size"])
+    return (1 - settings.validation_share) * whole / of_a_token
+
+
+def row_of(config: Config, settings: Sft | Dpo) -> int:
+    """Tokens of a row of tuning. A row of dpo holds two contexts."""
+    context = settings.context or config["model"]["context"]
+    return context if isinstance(settings, Sft) else 2 * context
 
 
 def stage_costs(plan: Plan, config: Config) -> dict[str, StageCost]:
     """The work of each training stage."""
-    pretrain, sft, dpo = (
-        Pretrain.read(config["pretrain"]),
-        Sft.read(config["sft"]),
-        Dpo.read(config["dpo"]),
-    )
-    of_a_token = bytes_per_token(config["tokenizer"]["vocab_size"])
-    records, pairs = (amount / of_a_token for amount in records_and_pairs(config))
+    pretrain = Pretrain.read(config["pretrain"])
     held_out = plan.text_tokens * plan.held_out_bytes / max(1.0, plan.text_bytes)
     sources = sum(amount > 0 for amount in plan.sources.values())
     measured = min(held_out, sources * pretrain.validation_tokens)
 
-    def tuned(settings: Sft | Dpo, tokens: float) -> StageCost:
-        trained = settings.epochs * (1 - settings.validation_share) * tokens
-        times = 1 + measurements(settings, trained)  # one before it trains
-        return StageCost(
-            trained, settings.epochs, scored=times * settings.validation_share * tokens
-        )
+    def tuned(settings: Sft | Dpo) -> StageCost:
+        tokens, row = tokens_of_epoch(config, settings), row_of(config, settings)
+        amount = Amount.of(settings, tokens, row)
+        held_out = tokens * settings.validation_share / (1 - settings.validation_share)
+        steps = amount.steps(tokens, row)
+        times = 1 + math.ceil(steps / amount.validate_every)  # one before it trains
+        return StageCost(amount.epochs * tokens, amount.epochs, steps, scored=times * held_out)
 
-    aligned = tuned(dpo, pairs)
-    aligned.scored += pairs  # by the parent, once
+    sft, dpo = Sft.read(config["sft"]), Dpo.read(config["dpo"])
+    aligned = tuned(dpo)
+    aligned.scored += tokens_of_epoch(config, dpo) / (1 - dpo.validation_share)  # by the parent
+    steps = math.ceil(pretrain.tokens / pretrain.batch_tokens)
     return {
         "pretrain": StageCost(
             pretrain.tokens,
             pretrain.tokens / max(1.0, plan.text_tokens),
+            steps,
             depth=mean_depth(ModelConfig.from_dict(config["model"]), pretrain),
-            scored=measurements(pretrain, pretrain.tokens) * measured,
+            scored=math.ceil(steps / pretrain.validate_every) * measured,
         ),
-        "sft": tuned(sft, records),
-        "sft_scratch": tuned(sft, records),
+        "sft": tuned(sft),
+        "sft_scratch": tuned(sft),
         "dpo": aligned,
     }
-
-
-def measurements(settings: Training, tokens: float) -> int:
-    """How often a stage of `tokens` measures its model while it trains, and at its end."""
-    return math.ceil(math.ceil(tokens / settings.batch_tokens) / settings.validate_every)
 
 
 def mean_depth(model: ModelConfig, pretrain: Pretrain) -> float:

@@ -31,6 +31,18 @@ def test_a_real_run_counts_downloads_disk_memory_tokens_and_epochs():
     assert planning.shortages(config, plan, "config/small.yaml") == []
 
 
+def test_the_plan_says_how_many_steps_a_few_records_make(tmp_path):
+    records = tmp_path / "records.json"
+    records.write_bytes(bytes(30_000))
+    overrides = ["sft.batch_tokens=null", "sft.epochs=null", f"sft.instructions={records}"]
+    config, plan = plan_of("small", *overrides)
+    stage, settings = plan.stages["sft"], planning.settings_of(config, "sft")
+    assert (stage.epochs, settings.batch_tokens) == (10, 2048)
+    assert stage.steps == pytest.approx(stage.tokens / 2048, rel=0.2)
+    steps = f"10 epochs, {stage.steps} steps, "
+    assert steps in plan_text.describe(config, plan)
+
+
 def test_a_local_file_counts_as_large_as_it_is(tmp_path):
     shard, records = tmp_path / "shard.parquet", tmp_path / "records.json"
     shard.write_bytes(bytes(6_500_000))
@@ -202,8 +214,8 @@ def test_a_workflow_does_not_time_a_run_of_minutes(capsys):
     assert main([*command, "--unless-short"]) == 0
     said = capsys.readouterr().out
     assert said.startswith("run demo: 1,049,216 parameters on reference\n")
-    assert "3.4 epochs, minutes" in said
-    assert "dpo         95,000 tokens, 1 epoch, minutes" in said
+    assert "3.4 epochs, 1,075 steps, minutes" in said
+    assert "dpo         95,000 tokens, 1 epoch, 24 steps, minutes" in said
     config, plan = plan_of("config", "max_hours=0.5")
     assert not planning.is_short(config, plan)
     assert not planning.is_short(*plan_of("small"))

@@ -313,8 +313,8 @@ class Consistency:
             "dpo": 2 * self.config["dpo"]["context"],
         }
         for stage, row in rows.items():
-            tokens = self.config[stage].get("batch_tokens", row)
-            if tokens < row:
+            tokens = self.config[stage].get("batch_tokens")
+            if tokens is not None and tokens < row:
                 self.refuse(
                     (stage, "batch_tokens"),
                     f"is {tokens}, less than one row of {row} tokens; give a multiple of {row}",

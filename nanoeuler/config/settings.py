@@ -173,7 +173,24 @@ class Tuning(Training):
     """The keys that fine-tuning and alignment have and pretraining has not."""
 
     enabled: bool = key("whether this stage is part of the run", default=True, reruns=Reruns.NEVER)
-    batch_tokens: int = key("tokens of one optimizer step, padding included", default=16384, ge=1)
+    batch_tokens: int | None = key(  # type: ignore[assignment]
+        "tokens of one optimizer step, padding included; null takes 16384, or as few as 2048 where "
+        "the data would make less than 200 steps",
+        default=None,
+        ge=1,
+    )
+    warmup_steps: int | None = key(  # type: ignore[assignment]
+        "steps in which the learning rate rises from 0 to its peak; null takes a tenth of all, 100 "
+        "at most",
+        default=None,
+        ge=0,
+    )
+    validate_every: int | None = key(  # type: ignore[assignment]
+        "steps between two measurements on held-out data; null takes a tenth of all, 100 at most",
+        default=None,
+        ge=1,
+        reruns=Reruns.IF_DECISIVE,
+    )
     minimum_fit_share: float = key(
         "the stage stops when a smaller share of the records or pairs fits whole into the context",
         default=0.5,
@@ -218,7 +235,13 @@ class Sft(Tuning):
     context: int | None = key(
         "tokens of a row, and of a conversation later; null takes model.context", default=None, ge=2
     )
-    epochs: float = key("times that every record is seen", default=3, gt=0, le=1_000_000)
+    epochs: float | None = key(
+        "times that every record is seen; null takes 3, or up to 10 where those would make less "
+        "than 200 steps",
+        default=None,
+        gt=0,
+        le=1_000_000,
+    )
     learning_rate: float = key("peak learning rate", default=3.0e-4, gt=0, le=1)
     baseline_from_scratch: bool = key(
         "also fine-tune random weights (sft_scratch), to show what pretraining is worth",
@@ -270,11 +293,12 @@ class Dpo(Tuning):
     target_margin: float = key(
         "how much further apart the rewards should be, with simpo only", default=0.5, ge=0
     )
-    epochs: float = key("times that every pair is seen", default=1, gt=0, le=1_000_000)
-    batch_tokens: int = key(
-        "tokens of one optimizer step, padding included; a row holds two contexts",
-        default=16384,
-        ge=1,
+    epochs: float | None = key(
+        "times that every pair is seen; null takes 1, or up to 3 where that would make less than "
+        "200 steps",
+        default=None,
+        gt=0,
+        le=1_000_000,
     )
     learning_rate: float = key("peak learning rate", default=5.0e-5, gt=0, le=1)
 

@@ -33,11 +33,12 @@ from nanoeuler.model.transformer import Transformer
 from nanoeuler.model.weights_file import write_safetensors
 from nanoeuler.record_folder import RecordFolder
 from nanoeuler.tokenizer import Tokenizer
+from nanoeuler.training.amounts import Amount
 from nanoeuler.training.distributed.group import ALONE, Group
 from nanoeuler.training.job import Job
 from nanoeuler.training.loop import train
 from nanoeuler.training.objectives import PreferenceLoss
-from nanoeuler.training.pairs import PairFit, PairStream, encode_pairs, reply_sums
+from nanoeuler.training.pairs import PairFit, PairStream, TokenPair, encode_pairs, reply_sums
 from nanoeuler.training.parents import check_tokenizer, read_parent
 from nanoeuler.training.schedule import Schedule
 from nanoeuler.training.scoring import all_logprobs
@@ -72,10 +73,13 @@ def dpo(
     files = [folder.file(part) for part in ("train", "validation")]
     by_length = settings.loss == "simpo"
 
-    def stream(path: Path, batch_tokens: int, name: str) -> tuple[PairStream, PairFit]:
+    def encode(path: Path, name: str) -> tuple[list[TokenPair], PairFit]:
         pairs, fit = encode_pairs(path, tokenizer, parent.template, model.context)
         describe_fit(fit, name, settings, model.context)
-        found = PairStream(
+        return pairs, fit
+
+    def stream(pairs: list[TokenPair], batch_tokens: int, name: str) -> PairStream:
+        return PairStream(
             pairs,
             model.context,
             batch_tokens,
@@ -86,10 +90,15 @@ def dpo(
             settings.beta,
             by_length,
         )
-        return found, fit
 
-    training, fit = stream(files[0], settings.batch_tokens, "dpo")
-    held_out, _ = stream(files[1], 2 * model.context * 8, "dpo-validation")
+    pairs, fit = encode(files[0], "dpo")
+    tokens = sum(len(side.tokens) - 1 for pair in pairs for side in pair.sides)
+    amount = Amount.of(settings, tokens, 2 * model.context)
+    settings = amount.put_into(settings)
+    training = stream(pairs, amount.batch_tokens, "dpo")
+    held_out_pairs, _ = encode(files[1], "dpo-validation")
+    held_out = stream(held_out_pairs, 2 * model.context * 8, "dpo-validation")
+    steps = steps_in(amount.epochs, training)
     origin = {
         "model": model.to_dict(),
         "parent": parent.fingerprint,
@@ -118,17 +127,18 @@ def dpo(
     log.line(
         "pairs",
         f"{log.counted(len(training.pairs), 'pair')} in {log.counted(training.rows, 'row')} of up "
-        f"to {training.width} tokens, {log.counted(settings.epochs, 'epoch')}",
+        f"to {training.width} tokens, {log.counted(amount.epochs, 'epoch')}, "
+        f"{log.counted(steps, 'step')} of {log.counted(training.rows_per_step, 'row')}",
     )
     job = Job(
         stage="dpo",
         output=output,
         config=model,
         settings=settings,
-        section=section,
+        section=amount.put_into_section(section),
         inputs={"seed": seed, **origin},
         stream=training,
-        schedule=Schedule.of(settings, steps_in(settings.epochs, training)),
+        schedule=Schedule.of(settings, steps),
         backend=backend,
         group=group,
         prepare=prepare,

@@ -268,7 +268,9 @@ class Trainer:
     def is_validated(self, step: int) -> bool:
         """Whether the model is measured at this step: every so often, and at the end."""
         total = self.job.schedule.total_steps
-        return step % self.job.settings.validate_every == 0 or step == total
+        every = self.job.settings.validate_every
+        assert every is not None  # of tuning, see amounts.py
+        return step % every == 0 or step == total
 
     def stalled(self) -> bool:
         """Whether the last `patience` validations were no better than the best before them."""

@@ -23,6 +23,7 @@ from nanoeuler.model.likelihood import Share, in_order
 from nanoeuler.model.transformer import Transformer
 from nanoeuler.record_folder import RecordFolder
 from nanoeuler.tokenizer import Tokenizer
+from nanoeuler.training.amounts import Amount
 from nanoeuler.training.distributed.group import ALONE, Group
 from nanoeuler.training.job import Job
 from nanoeuler.training.loop import train
@@ -60,11 +61,13 @@ def sft(
     files = [folder.file(part) for part in ("train", "validation")]
     records, fit = encode_records(files[0], tokenizer, settings.template, model.context)
     describe_fit(fit, settings, model.context)
+    tokens = sum(len(each.tokens) - 1 for each in records)
+    amount = Amount.of(settings, tokens, model.context)
     held_out, _ = encode_records(files[1], tokenizer, settings.template, model.context)
     stream = RecordStream(
         records,
         model.context,
-        settings.batch_tokens,
+        amount.batch_tokens,
         model.mtp_weights,
         tokenizer.end_id,
         seed,
@@ -74,17 +77,20 @@ def sft(
     validation = RecordStream(
         held_out, model.context, model.context * 8, (1.0,), tokenizer.end_id, seed, "sft-validation"
     )
+    settings = amount.put_into(settings)
+    steps = steps_in(amount.epochs, stream)
     log.line(
         "records",
         f"{log.counted(len(records), 'record')} in {log.counted(stream.rows, 'row')} of up to "
-        f"{stream.width} tokens, {log.counted(settings.epochs, 'epoch')}",
+        f"{stream.width} tokens, {log.counted(amount.epochs, 'epoch')}, "
+        f"{log.counted(steps, 'step')} of {log.counted(stream.rows_per_step, 'row')}",
     )
     job = Job(
         stage="sft",
         output=output,
         config=model,
         settings=settings,
-        section=section,
+        section=amount.put_into_section(section),
         inputs={
             "model": model.to_dict(),
             "seed": seed,
@@ -93,7 +99,7 @@ def sft(
             "parent": parent.fingerprint if parent else None,
         },
         stream=stream,
-        schedule=Schedule.of(settings, steps_in(settings.epochs, stream)),
+        schedule=Schedule.of(settings, steps),
         backend=backend,
         group=group,
         initial=lambda: parent.parameters if parent else initial_parameters(model, seed),
