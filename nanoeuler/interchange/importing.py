@@ -260,7 +260,7 @@ def read_vocabulary(folder: Path, config: ModelConfig, keys: Mapping[str, Any]) 
         )
     if vocabulary.foreign is not None:
         try:
-            HuggingFaceEncoder(vocabulary)
+            HuggingFaceEncoder(vocabulary).try_out()
         except UserError as error:
             raise UserError(f"{path}: {error}") from error
     end, begin = keys.get("eos_token_id"), keys.get("bos_token_id")

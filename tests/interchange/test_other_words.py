@@ -132,6 +132,16 @@ def test_without_the_library_it_says_what_to_install(foreign, tmp_path):
         (lambda c: c.update(decoder=None), "import reads byte-level BPE, and"),
         (lambda c: c.update(normalizer={"type": "Ours"}), "library does not read this tokenizer"),
         (lambda c: c["model"]["merges"].append(["?", "??"]), "library does not read this"),
+        (
+            lambda c: c["pre_tokenizer"]["pretokenizers"][0].update(
+                pattern={"Regex": "(?:a|aa)+z|."}
+            ),
+            "library does not read a text of 3,000 bytes",
+        ),
+        (
+            lambda c: c.update(normalizer={"type": "Precompiled", "precompiled_charsmap": ""}),
+            "Cannot parse precompiled_charsmap",
+        ),
         (lambda c: c["added_tokens"][0].update(special=False), "no special token that is known"),
     ],
 )
