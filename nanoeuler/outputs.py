@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nanoeuler import log
+from nanoeuler.config.snakemake_internals import FOLDER as SNAKEMAKE
 from nanoeuler.errors import UserError
 from nanoeuler.files import explain_os_errors, parse_json, read_text
 from nanoeuler.folders import files_of_ours
@@ -87,7 +88,11 @@ class Outputs:
 
 def is_output(folder: Path) -> bool:
     """Whether nanoeuler fills this folder, or Snakemake."""
-    if folder.name == ".snakemake" or (folder / MARK).exists() or files_of_ours(folder) is not None:
+    if (
+        folder.name == SNAKEMAKE.name
+        or (folder / MARK).exists()
+        or files_of_ours(folder) is not None
+    ):
         return True
     if any(has_keys(folder / name, keys) for name, keys in SIGNS):
         return True

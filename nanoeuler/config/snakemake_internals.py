@@ -6,6 +6,8 @@ in `TRIED`.
 
 import base64
 import logging
+import re
+import shlex
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -118,10 +120,25 @@ def is_incomplete(path: str, folder: Path = FOLDER) -> bool:
     return (folder / "incomplete" / base64.urlsafe_b64encode(path.encode()).decode()).exists()
 
 
-def adapt_slurm_executor() -> None:
-    """Submit to the user's default account without a guess, and don't retry a cancelled job.
+def quote_arguments() -> None:
+    """Let Snakemake quote what it passes to its jobs as a shell reads it, and not as Python does.
 
-    The guess asks `sacct` in a way that it always refuses, and warns of that in every log. Without
+    `repr` puts double quotes around what has a single one, and a shell runs `$(…)` in them.
+    """
+    from snakemake_interface_executor_plugins import utils
+
+    def quote(value: object) -> str:
+        return shlex.quote(value) if isinstance(value, str) else repr(value)
+
+    utils.repr = quote  # type: ignore[attr-defined]
+
+
+def adapt_slurm_executor() -> None:
+    """Submit to the user's default account without a guess, don't retry a cancelled job, and pass
+    commands so that no name in them is run.
+
+    They are put between the double quotes of `--wrap`, where the login node's shell would run
+    `$(…)` in the path of a configuration. The guess asks `sacct` in a way that it always refuses, and warns of that in every log. Without
     an answer to `CANCELLED by 1000`, as `sacct` says it, the executor would wait for ever. Without
     the executor there is nothing to do.
     """
@@ -146,5 +163,14 @@ def adapt_slurm_executor() -> None:
         return states and {job: state.split()[0] for job, state in states.items()}, seconds
 
     plugin.query_job_status = query_job_status
+    command_of = executor.format_job_exec
+
+    def format_job_exec(self: Any, job: Any) -> str:
+        command = command_of(self, job)
+        if self.workflow.executor_settings.pass_command_as_script:
+            return command
+        return re.sub(r"[\\$`]", r"\\\g<0>", command)  # it escapes double quotes itself
+
+    executor.format_job_exec = format_job_exec
     executor.get_account_arg = get_account_arg
     executor.report_job_error = report_job_error

@@ -133,7 +133,7 @@ def plan_command(
         *(sys.executable, "-m", "nanoeuler", "plan", "--unless-short"),
         *("--config", config_argument(without_addresses(config), "plan", paths.results)),
         *("--save", paths.plan),
-        *("--name", name, "--stages", stages),
+        *(f"--name={name}", "--stages", stages),
         *("--gpus", str(gpus)),
     ]
 

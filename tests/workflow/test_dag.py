@@ -290,6 +290,20 @@ def test_names_mean_nothing_to_the_workflow_and_may_be_many(done):
     assert done.planned() == {}
 
 
+def test_a_file_whose_name_begins_with_a_dash_is_no_option(done):
+    done.write("--limit=1.json", "[]")
+    done.write("-m/model.safetensors", "")
+    done.replace(
+        "config/config.yaml",
+        "sft: {",
+        "sft: {instructions: --limit=1.json, init_from: -m, ",
+    )
+    done.run("sft")
+    said = "\n".join(done.calls)
+    assert " --name=--limit=1.json --output data/instructions/limit-1-json-" in said
+    assert " --parent=-m --output results/trial/sft" in said
+
+
 def test_a_task_is_fetched_once_kept_out_of_the_corpus_and_scored_for_every_model(done):
     done.replace(
         "config/config.yaml", "{questions: world}", "{questions: world, tasks: [{name: piqa}]}"
@@ -402,13 +416,13 @@ def test_stages_that_are_switched_off_are_left_out_and_the_rest_is_wanted(checko
     } | {"evaluate_model": 2}
     assert checkout.planned("--config", "sft={enabled: false}") == without_sft
     checkout.run("--config", "sft={enabled: false}")
-    assert "--parent results/trial/pretrain/model" in next(
+    assert "--parent=results/trial/pretrain/model" in next(
         call for call in checkout.calls if call.startswith("dpo ")
     )
 
 
 def test_alignment_starts_from_the_tuned_model(done):
-    assert "--parent results/trial/sft/model" in next(
+    assert "--parent=results/trial/sft/model" in next(
         call for call in done.calls if call.startswith("dpo ")
     )
 

@@ -119,7 +119,7 @@ rule fetch_instructions:
     message:
         "Fetching and checking the instructions {params.name}"
     shell:
-        "python -m nanoeuler instructions --config {params.config:q} --name {params.name:q}"
+        "python -m nanoeuler instructions --config {params.config:q} --name={params.name:q}"
         " --output {params.folder:q} --log {log:q}"
 
 
@@ -141,7 +141,7 @@ rule fetch_preferences:
     message:
         "Fetching and checking the preferences {params.name}"
     shell:
-        "python -m nanoeuler preferences --config {params.config:q} --name {params.name:q}"
+        "python -m nanoeuler preferences --config {params.config:q} --name={params.name:q}"
         " --output {params.folder:q} --log {log:q}"
 
 

@@ -118,7 +118,7 @@ rule sft:
     shell:
         "{params.srun}python -m nanoeuler sft --config {params.config:q}"
         " --instructions {input.instructions:q}"
-        " --tokenizer {input.tokenizer:q} --parent {params.parent:q} --output {params.folder:q}"
+        " --tokenizer {input.tokenizer:q} --parent={params.parent:q} --output {params.folder:q}"
         " {params.device} --log {log:q}"
 
 
@@ -179,5 +179,5 @@ rule dpo:
     shell:
         "{params.srun}python -m nanoeuler dpo --config {params.config:q}"
         " --preferences {input.preferences:q}"
-        " --tokenizer {input.tokenizer:q} --parent {params.parent:q} --output {params.folder:q}"
+        " --tokenizer {input.tokenizer:q} --parent={params.parent:q} --output {params.folder:q}"
         " {params.device} --log {log:q}"
