@@ -5,6 +5,7 @@ in `TRIED`.
 """
 
 import base64
+import importlib
 import logging
 import re
 import shlex
@@ -125,12 +126,12 @@ def quote_arguments() -> None:
 
     `repr` puts double quotes around what has a single one, and a shell runs `$(…)` in them.
     """
-    from snakemake_interface_executor_plugins import utils
+    utils: Any = importlib.import_module("snakemake_interface_executor_plugins.utils")
 
     def quote(value: object) -> str:
         return shlex.quote(value) if isinstance(value, str) else repr(value)
 
-    utils.repr = quote  # type: ignore[attr-defined]
+    utils.repr = quote
 
 
 def adapt_slurm_executor() -> None:
@@ -138,9 +139,9 @@ def adapt_slurm_executor() -> None:
     commands so that no name in them is run.
 
     They are put between the double quotes of `--wrap`, where the login node's shell would run
-    `$(…)` in the path of a configuration. The guess asks `sacct` in a way that it always refuses, and warns of that in every log. Without
-    an answer to `CANCELLED by 1000`, as `sacct` says it, the executor would wait for ever. Without
-    the executor there is nothing to do.
+    `$(…)` in the path of a configuration. The guess asks `sacct` in a way that it always refuses,
+    and warns of that in every log. Without an answer to `CANCELLED by 1000`, as `sacct` says it,
+    the executor would wait for ever. Without the executor there is nothing to do.
     """
     plugin: Any = sys.modules.get("snakemake_executor_plugin_slurm")
     if plugin is None:

@@ -10,7 +10,7 @@ from tests.slurm_cluster import PROFILE
 SBATCH = """#!/bin/sh
 # what a node does with the job, at once and with what it says beside it; then nothing is accepted
 for argument in "$@"; do
-    case $argument in --wrap=*) printf '#!/bin/sh\n%s\n' "${argument#--wrap=}" > "$CALLS/script" ;; esac
+    case $argument in --wrap=*) printf %s "${argument#--wrap=}" > "$CALLS/script" ;; esac
 done
 sh "$CALLS/script" > "$CALLS/said" 2>&1
 echo $? > "$CALLS/status"
@@ -27,15 +27,17 @@ case "$*" in
 esac
 """
 NAMES = (
+    *("f$(touch X)", "f`touch X`", "f'$(touch X)'", 'f";touch X;"', "f';touch X;'", "f x"),
     *(
-        "f$(touch X)",
-        "f`touch X`",
-        "f'$(touch X)'",
-        'f";touch X;"',
-        "f';touch X;'",
         "f\\$(touch X)",
+        "f{run}",
+        "f\ntouch X\n",
+        "-f",
+        "--config=f",
+        "f&touch X&",
+        "f|touch X",
+        "é 字",
     ),
-    *("f{run}", "f\ntouch X\n", "-f", "--config=f", "f x", "f&touch X&", "f|touch X", "é 字"),
 )
 
 

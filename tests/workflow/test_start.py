@@ -37,13 +37,10 @@ def test_the_plan_counts_the_stages_that_will_run(config):
     command = plan_command(
         config, {"fetch_book", "sft_scratch", "pretrain"}, ["config.yaml"], gpus=1, local=True
     )
-    assert command[-6:] == [
-        "--name",
-        "config.yaml",
-        "--stages",
-        "pretrain,sft_scratch",
-        "--gpus",
-        "1",
+    assert command[-5:] == [
+        "--name=config.yaml",
+        *("--stages", "pretrain,sft_scratch"),
+        *("--gpus", "1"),
     ]
     assert json.loads(command[command.index("--config") + 1])["max_hours"] == 24
     assert command[command.index("--save") + 1] == "results/trial/plan.json"
