@@ -3,9 +3,10 @@
     python -m fuzz.torture --kills 200
 
 Trainers of each stage are killed (SIGKILL) at random moments and while they save, and of a trainer
-with several ranks one rank, whereupon the others must end. So is the workflow of
-tests/workflow/ci.yaml: Snakemake alone, which leaves its trainer at work, and its whole process
-group. After each kill the same command is given again.
+with several ranks one rank, whereupon the others must end; or one rank is suspended (SIGSTOP), or
+the folder is moved away. So is the workflow of tests/workflow/ci.yaml: Snakemake alone, which
+leaves its trainer at work, and its whole process group; and so are export, import, evaluation and
+report. After each kill the same command is given again.
 """
 
 import argparse
@@ -28,9 +29,20 @@ from typing import Any
 from fuzz import material
 from fuzz.material import CONFIG, INPUTS, PARENTS, ROOT
 from fuzz.table import markdown
-from nanoeuler.files import sha256_file
+from nanoeuler.files import canonical_json, sha256_file, sha256_text
+from nanoeuler.training.distributed.ranks import STOPPED_SECONDS
+from tests.evaluation.fabricated import fabricate
 
-SHARES = {"trainer": 0.35, "save": 0.3, "rank": 0.1, "snakemake": 0.125, "group": 0.125}
+SHARES = {
+    "trainer": 0.25,
+    "save": 0.25,
+    "rank": 0.1,
+    "suspended": 0.03,
+    "moved": 0.05,
+    "product": 0.12,
+    "snakemake": 0.1,
+    "group": 0.1,
+}
 """What is killed, and its share of the kills."""
 KILLS_PER_RUN = 4
 MISSES = 5  # runs in a row that end before they are killed, after which this kind is given up
@@ -42,6 +54,8 @@ RANKS_END_WITHIN = 30.0  # seconds
 WORKFLOW = ("--cores", "2", "--configfile", "tests/workflow/ci.yaml")
 OVERRIDES = ("--config", *(f"{stage}={{checkpoint_minutes: 0.002}}" for stage in INPUTS))
 MODELS = ("pretrain", "sft", "sft_scratch", "dpo")
+TIMES = {"seconds", "provenance", "seal"}
+"""Keys of an evaluation that tell when and how long it was made."""
 HEADER = ("killed", "stage", "kills", "starts", "runs", "equal hashes", "leftovers", "time")
 
 
@@ -205,6 +219,32 @@ class Trainer(Target):
         return {self.stage: sha256_file(model)}
 
 
+class MovedTrainer(Trainer):
+    """A trainer whose folder is moved away while it works, and then back."""
+
+    def kill(self, command: Command, what: str) -> bool:
+        metrics = self.results / self.stage / "metrics.jsonl"
+        before = metrics.stat().st_mtime_ns if metrics.exists() else 0
+        while command.process.poll() is None:  # before its first step, there is little to move
+            if metrics.exists() and metrics.stat().st_mtime_ns != before:
+                break
+            time.sleep(0.001)
+        command.wait(self.rng.uniform(0.0, 0.3) * self.seconds)
+        away = self.folder / "away"
+        self.results.rename(away)
+        command.wait(LONGEST)
+        if self.results.exists():
+            made = {path.name for path in self.results.rglob("*")}
+            if made & {"metrics.jsonl", "model"}:  # more than a checkpoint that was under way
+                raise Failed(f"in the place of the moved folder, a new one was made: {made}")
+            shutil.rmtree(self.results)
+        away.rename(self.results)
+        said = command.output.read_text(errors="replace")
+        if "Traceback" in said:
+            raise Failed(said[-4_000:])
+        return command.process.returncode != 0
+
+
 class SharedTrainer(Trainer):
     """A pretraining run of several ranks, any of which may be killed."""
 
@@ -225,14 +265,104 @@ class SharedTrainer(Trainer):
         if not ranks:
             return False
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self.rng.choice(ranks), signal.SIGKILL)
-        command.wait(RANKS_END_WITHIN)
+            self.strike(ranks, command.process.pid)
+        within = RANKS_END_WITHIN + STOPPED_SECONDS * (what == "suspended")
+        command.wait(within)
         deadline = time.monotonic() + RANKS_END_WITHIN
         while any(processes_in(self.folder)):
             if time.monotonic() > deadline:
-                raise Failed(f"a rank goes on {RANKS_END_WITHIN:.0f} s after another was killed")
+                raise Failed(f"a rank goes on {within:.0f} s after another was {what}")
             time.sleep(0.01)
         return command.process.wait() != 0
+
+    def strike(self, ranks: list[int], first: int) -> None:
+        """Hit one of the ranks, of which `first` leads."""
+        os.kill(self.rng.choice(ranks), signal.SIGKILL)
+
+
+class SuspendedTrainer(SharedTrainer):
+    """One any of whose ranks but the first may be suspended."""
+
+    def strike(self, ranks: list[int], first: int) -> None:
+        others = [rank for rank in ranks if rank != first]
+        if others:
+            os.kill(self.rng.choice(others), signal.SIGSTOP)
+
+
+class Product(Target):
+    """A command that writes its results to out/ at once, and can only be given again."""
+
+    def __init__(self, stage: str, arguments: list[str], folder: Path, rng: random.Random):
+        self.stage, self.arguments, self.folder, self.rng = stage, arguments, folder, rng
+        self.reset()
+        began = time.monotonic()
+        self.start(Counts("", "")).finish()
+        self.seconds = time.monotonic() - began
+        self.expected = self.hashes()
+
+    def reset(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+
+    def start(self, counts: Counts) -> Command:
+        counts.starts += 1
+        out = self.folder / "out"
+        if out.exists() and self.stage in ("export", "import"):  # which write to no such folder
+            if self.hashes() != self.expected:
+                raise Failed("a killed command has left a half result")
+            shutil.rmtree(out)
+        return Command(material.nanoeuler(*self.arguments), self.folder)
+
+    def kill(self, command: Command, what: str) -> bool:
+        if self.rng.random() < 0.5:
+            wait_for_save(command, self.folder, self.rng)
+        else:
+            command.wait(self.rng.uniform(0.1, 1.1) * self.seconds)
+        return command.kill()
+
+    def hashes(self) -> dict[str, str]:
+        """Of all its files, or of an evaluation's results without the time that it took."""
+        found = {}
+        for file in sorted((self.folder / "out").rglob("*")):
+            if file.is_file():
+                found[file.name] = sha256_file(file)
+            if file.name == "evaluation.json":
+                content = json.loads(file.read_text())
+                kept = {key: content[key] for key in content.keys() - TIMES}
+                found[file.name] = sha256_text(canonical_json(kept))
+        return found
+
+
+def products(whole: Path, folder: Path, rng: random.Random) -> Iterator[Product]:
+    """Those of a run that nothing disturbed, and a report of made-up results."""
+    data, model = whole / "data", str(whole / "run/sft/model")
+    config, run = fabricate(whole / "fabricated")
+    measured = {"prompts": ["The fox"], "validation_tokens": 500, "max_new_tokens": 8}
+    sampling = {"temperature": 0.8, "top_k": 0, "top_p": 0.95}
+    settings = {
+        "seed": 1,
+        "pretrain": {"document_mask": True},
+        "evaluate": measured | sampling,
+    }
+    foreign = str(whole / "foreign")
+    export = ["export", model, "--format", "hf", "--output"]
+    subprocess.run(material.nanoeuler(*export, foreign), env=material.environment(), check=True)
+    commands = {
+        "export": [*export, "out"],
+        "import": ["import", foreign, "--output", "out"],
+        "evaluate": [
+            *("evaluate", "--config", json.dumps(settings), "--model", model),
+            *("--tokens", str(data / "tokens/manifest.json"), "--device", "reference"),
+            *("--output", "out/evaluation.json", "--items", "out/items.jsonl"),
+        ],
+        "report": [
+            *("report", "--config", json.dumps(config), "--run", str(run)),
+            *("--output", "out/report.html", "--metrics", "out/metrics.json"),
+            *("--table", "out/table.md", "--card", "out/README.md"),
+        ],
+    }
+    for stage, arguments in commands.items():
+        yield Product(stage, arguments, folder, rng)
 
 
 def wait_for_save(command: Command, folder: Path, rng: random.Random) -> None:
@@ -347,8 +477,14 @@ def torture(kills: int, seed: int, folder: Path, kinds: Iterable[str]) -> tuple[
     for kind in kinds:
         if kind in ("trainer", "save"):
             targets: list[Target] = [Trainer(s, whole, folder / "killed", rng) for s in INPUTS]
+        elif kind == "moved":
+            targets = [MovedTrainer(s, whole, folder / "killed", rng) for s in INPUTS]
         elif kind == "rank":
             targets = [SharedTrainer(whole, folder / "killed", rng)]
+        elif kind == "suspended":
+            targets = [SuspendedTrainer(whole, folder / "killed", rng)]
+        elif kind == "product":
+            targets = [*products(whole, folder / "killed", rng)]
         else:
             targets = workflow = workflow or [Workflow(folder / "workflow", rng)]
         for target in targets:

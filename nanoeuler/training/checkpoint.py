@@ -24,6 +24,8 @@ from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.weights_file import load_parameters, load_tensors, save_tensors
 from nanoeuler.temporary import sweep
+from nanoeuler.training.lock import LOCK
+from nanoeuler.training.metrics import moved
 from nanoeuler.training.state import TrainingState
 
 WEIGHTS, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
@@ -43,6 +45,12 @@ class Checkpoints:
     def resumable(self) -> list[int]:
         """Steps with more than weights, oldest first, damaged or not."""
         return [step for step in self.steps() if (self.path(step) / OPTIMIZER).exists()]
+
+    def require_place(self) -> None:
+        """Raise `UserError` where the stage's folder, which has the trainer's lock, is gone: a new
+        one would hide where it is."""
+        if not (self.folder / LOCK).exists():
+            raise moved(self.folder.parent)
 
     def path(self, step: int) -> Path:
         return self.folder / f"step-{step:08d}"

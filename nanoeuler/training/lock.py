@@ -25,6 +25,7 @@ from nanoeuler.errors import UserError
 from nanoeuler.files import explain_os_errors, sha256_text
 from nanoeuler.processes import boot_id, process_namespace, process_start
 
+LOCK = "lock.json"
 HEARTBEAT_SECONDS = 10.0
 SILENT_SECONDS = 120.0
 """After this long without a heartbeat, a holder on another machine counts as dead."""
@@ -37,7 +38,7 @@ class FolderLock:
     """
 
     def __init__(self, folder: Path):
-        self.folder, self.path = folder, folder / "lock.json"
+        self.folder, self.path = folder, folder / LOCK
         self.stop = threading.Event()
         self.identity = {
             "host": socket.gethostname(),
@@ -156,7 +157,7 @@ def at_work(folder: Path) -> bool:
     """Whether a trainer holds the lock of a checkpoint folder, as far as one can tell who does not
     write there: clocks of other machines may be wrong."""
     try:
-        with open(folder / "lock.json", encoding="utf-8", errors="replace") as file:
+        with open(folder / LOCK, encoding="utf-8", errors="replace") as file:
             known = runs_here(read_holder(file.read()), file)
             fresh = time.time() - os.fstat(file.fileno()).st_mtime < SILENT_SECONDS
             return fresh if known is None else known

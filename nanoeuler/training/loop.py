@@ -22,7 +22,7 @@ from nanoeuler.training.checkpoint import Checkpoints
 from nanoeuler.training.job import Job
 from nanoeuler.training.lock import FolderLock
 from nanoeuler.training.measurements import Measurements
-from nanoeuler.training.metrics import Metrics
+from nanoeuler.training.metrics import Metrics, moved
 from nanoeuler.training.micro_batches import smaller_batch, smaller_model
 from nanoeuler.training.optimizer.choice import optimizer_of
 from nanoeuler.training.resuming import changes, find_checkpoint
@@ -53,7 +53,7 @@ def train(job: Job) -> Path:
             advice = smaller_batch(job, worker.micro_batch_rows)
             raise UserError(f"{job.stage}: {error}; {advice}") from error
         return job.model_folder
-    with FolderLock(checkpoints.folder):
+    with FolderLock(checkpoints.folder) as lock:
         checkpoints.sweep()
         trainer = None
         try:
@@ -70,6 +70,10 @@ def train(job: Job) -> Path:
             rows = trainer.worker.micro_batch_rows if trainer else None
             advice = smaller_model(job) if rows is None else smaller_batch(job, rows)
             raise UserError(f"{job.stage}: {error}; {advice}") from error
+        except Exception as error:
+            if lock.holds():
+                raise
+            raise moved(job.output) from error
 
 
 class Trainer:
@@ -89,6 +93,7 @@ class Trainer:
         resumed = find_checkpoint(job, checkpoints)
         if resumed is None:
             self.worker.begin()
+            self.checkpoints.require_place()
             self.metrics.restart(self.header())
         else:
             self.resume(resumed)
@@ -443,6 +448,7 @@ class Trainer:
             **({"skipped": self.skipped.ranges} if self.skipped.ranges else {}),
             **job.info,
         }
+        self.checkpoints.require_place()
         save_model(
             job.model_folder,
             SavedModel(job.config, parameters, job.tokenizer_path, job.stage, job.template, info),

@@ -11,7 +11,6 @@ import numpy as np
 from nanoeuler.config.settings import Training
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.training.checkpoint import Checkpoints
-from nanoeuler.training.metrics import moved
 from nanoeuler.training.schedule import Schedule
 from nanoeuler.training.skipping import REWIND_STEPS
 
@@ -51,8 +50,7 @@ class Saver:
         last, info = states[-1][0], copy.deepcopy(info)
 
         def write() -> None:
-            if not self.checkpoints.folder.is_dir():  # a new one would hide where the run is
-                raise moved(self.checkpoints.folder.parent)
+            self.checkpoints.require_place()
             for step, tensors in states:
                 self.checkpoints.save(step, config, tensors, info)
             self.remove_old(last, finished=info["finished"])

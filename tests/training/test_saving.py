@@ -11,6 +11,7 @@ from nanoeuler.errors import UserError
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.training.checkpoint import Checkpoints
+from nanoeuler.training.lock import LOCK
 from nanoeuler.training.saving import Saver
 from nanoeuler.training.schedule import Schedule
 
@@ -31,6 +32,7 @@ class Slow(Checkpoints):
 
 def begin(folder) -> tuple[Saver, Slow, dict]:
     settings = Pretrain(tokens=1000, batch_tokens=100, learning_rate=1e-3)
+    (folder / LOCK).touch()  # the trainer's
     slow = Slow(folder)
     saver = Saver(slow, settings, Schedule.of(settings, 10))
     tensors = {
