@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import yaml
 
 from nanoeuler import log, planned_data, planned_speed, planning
@@ -26,7 +27,8 @@ from nanoeuler.backend import make_backend
 from nanoeuler.config.loading import load_files
 from nanoeuler.corpus.document_sources import OwnText, choose_sources
 from nanoeuler.corpus.own_text import is_output
-from nanoeuler.corpus.text_sample import SAMPLE_BYTES, bytes_per_token
+from nanoeuler.corpus.split import last_of_own_text, position
+from nanoeuler.corpus.text_sample import Sample, bytes_per_token
 from nanoeuler.errors import UserError
 from nanoeuler.files import atomic_write
 from nanoeuler.model.config import ModelConfig
@@ -154,31 +156,47 @@ def read_text(paths: Sequence[str]) -> Text:
 
     Raises `UserError` if one cannot be read, and for less than `LEAST_BYTES` of text.
     """
-    sizes: list[int] = []
-    sampled = 0
+    sources = [each for each in choose_sources([], [], [], paths, {}) if isinstance(each, OwnText)]
+    sample = Sample(sum(source.size() for source in sources))
     openings: list[str] = []
-    sample: list[bytes] = []
-    for source in choose_sources([], [], [], paths, {}):
-        assert isinstance(source, OwnText)
+    read: list[list[tuple[int, int]]] = []  # of each source, the position and size of each document
+    owners: list[tuple[int, int]] = []  # of each block of the sample, its source and document
+    for number, source in enumerate(sources):
         source.read_before = True  # its notices are logged once, when the corpus is made
-        for _, document in source.read():
-            sizes.append(len(document))
+        read.append([])
+        for key, document in source.read():
             openings += openings_of(document.decode("utf-8"))
-            if sampled < SAMPLE_BYTES:
-                sample.append(document[: SAMPLE_BYTES - sampled])
-                sampled += len(sample[-1])
+            sample.add(document)
+            owners += [(number, len(read[-1]))] * (len(sample.blocks) - len(owners))
+            read[-1].append((position(key), len(document)))
+    sizes = [size for documents in read for _, size in documents]
     total = sum(sizes)
     if total < LEAST_BYTES:
         raise UserError(
             f"{', '.join(paths)}: {log.size(total)} of text is too little to learn from; "
             f"give at least {log.size(LEAST_BYTES)}, some ten pages"
         )
-    tokenizer = learn_vocabulary(sample, total)
-    learned = total - planned_data.held_out(sizes, validation_share(total))
-    tokens = round(learned / bytes_per_token(sample, tokenizer))
+    share = validation_share(total)
+    held_out = [held_out_whole(documents, share) for documents in read]
+    blocks = [
+        block
+        for block, (number, document) in zip(sample.blocks, owners, strict=True)
+        if not held_out[number][document]
+    ]
+    tokenizer = learn_vocabulary(blocks, total)
+    learned = total - planned_data.held_out(sizes, share)
+    tokens = round(learned / bytes_per_token(blocks, tokenizer))
     step = max(1, len(openings) // PROMPTS)
     prompts = list(dict.fromkeys(openings[step // 2 :: step]))[:PROMPTS]
     return Text(total, tokens, tokenizer.vocab_size, prompts)
+
+
+def held_out_whole(documents: Sequence[tuple[int, int]], share: float) -> np.ndarray:
+    """Which documents (their positions and sizes) are no part of what the tokenizer is learned from
+    (bool)."""
+    positions, sizes = np.array(documents, np.uint64).T
+    last = last_of_own_text(positions, sizes.astype(np.int64), share)
+    return np.zeros(len(sizes), bool) if last is None else positions <= np.uint64(last)
 
 
 def validation_share(total: int) -> float:

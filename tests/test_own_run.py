@@ -1,10 +1,14 @@
 """The configuration that `nanoeuler train` chooses: sizes, tokens and schedule for a text."""
 
+import hashlib
+import itertools
+import json
 import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from nanoeuler import log, own_run, planned_speed
@@ -12,6 +16,8 @@ from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.cli import main
 from nanoeuler.cli.own_text import prepare
 from nanoeuler.config import load
+from nanoeuler.corpus import text_sample
+from nanoeuler.corpus.split import position
 from nanoeuler.errors import UserError
 from nanoeuler.model.spec import parameter_count, training_flops_per_token
 from nanoeuler.own_folder import choose_name, name_of
@@ -30,6 +36,7 @@ from nanoeuler.own_run import (
     write_config,
 )
 from nanoeuler.planning import make_plan
+from nanoeuler.tokenizer.stages import learn_tokenizer
 
 PROSE = "".join(
     f"The ferry came to the quay on day {day} of the long winter.\n\n" for day in range(900)
@@ -151,6 +158,54 @@ def test_the_vocabulary_fits_what_the_text_yields(tmp_path):
     prose, monotonous = (read_text([str(tmp_path / f"{n}.txt")]) for n in (0, 1))
     assert 272 < monotonous.vocab_size < prose.vocab_size <= 512
     assert prose.tokens < prose.bytes / 2
+
+
+def rich(seed: int, words: int) -> str:
+    """Text with many different pairs of letters."""
+    letters = np.random.default_rng(seed).integers(97, 123, 6 * words, np.uint8).tobytes()
+    return " ".join(letters[at : at + 5].decode() for at in range(0, 6 * words, 6))
+
+
+def test_the_vocabulary_is_chosen_from_a_sample_of_everything(tmp_path):
+    """A log that sorts first is not all of it, nor is what sorts last left out."""
+    log_file = "12:00:00 INFO the service is alive\n" * 130_000
+    chosen = []
+    for number, texts in enumerate([(log_file, rich(1, 150_000)), (rich(1, 150_000), log_file)]):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        for name, text in zip(("a.txt", "b.txt"), texts, strict=True):
+            (folder / name).write_text(text)
+        chosen.append(read_text([str(folder)]))
+    assert [text.vocab_size for text in chosen] == [2048, 2048]
+    assert chosen[0].tokens == pytest.approx(chosen[1].tokens, rel=0.01)
+    size = text_sample.measure([tmp_path / "0/a.txt", tmp_path / "0/b.txt"], 2048)
+    assert size.bytes == chosen[0].bytes
+    assert size.bytes_per_token == pytest.approx(
+        chosen[0].bytes / (chosen[0].tokens / (1 - 50_000 / chosen[0].bytes)), rel=0.05
+    )
+
+
+def test_train_never_refuses_the_vocabulary_of_its_choice(tmp_path):
+    """What is held out is rich, and all that the tokenizer is learned from is monotonous."""
+    (tmp_path / "texts").mkdir()
+
+    def place(text: str) -> int:
+        return position(hashlib.sha256(text.encode()).hexdigest())
+
+    texts = [f"Ho ho ho {number}. " * 400 for number in range(40)]
+    first = min(map(place, texts))
+    found = (text for text in (rich(seed, 800) for seed in range(10_000)) if place(text) < first)
+    for number, text in enumerate([*texts, *itertools.islice(found, 2)]):
+        (tmp_path / f"texts/{number:02d}.txt").write_text(text)
+    chosen = read_text([str(tmp_path / "texts")])
+    settings = {"sources": [str(tmp_path / "texts")], "validation_share": 0.1}
+    config = json.dumps({"corpus": settings})
+    output = tmp_path / "corpus"
+    assert main(["assemble", "--config", config, "--output", str(output)]) == 0
+    learned = learn_tokenizer(
+        output / "manifest.json", chosen.vocab_size, 10**8, tmp_path / "tokenizer.json"
+    )
+    assert learned.vocab_size == chosen.vocab_size
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,18 @@ def last_held_out_position(positions: np.ndarray, sizes: np.ndarray, share: floa
     return int(keys[max(least_held_out(len(keys)), min(count, len(keys) - 1)) - 1])
 
 
+def last_of_own_text(positions: np.ndarray, sizes: np.ndarray, share: float) -> int | None:
+    """The same for one's own text; also None where stretches of each document are held out."""
+    last = last_held_out_position(positions, sizes, share)
+    if last is None:
+        return None
+    whole = sizes[positions <= np.uint64(last)].sum()
+    parts = bytes_of_stretches(sizes, share).sum()
+    # of a novel and a note of five bytes, the note would be all
+    too_little = whole < share * sizes.sum() / 2
+    return None if parts and (parts < whole or too_little) else last
+
+
 def least_held_out(keys: int) -> int:
     """Return how many of a source's keys are held out at least."""
     return 2 if keys >= MANY else 1

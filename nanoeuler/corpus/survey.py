@@ -15,7 +15,7 @@ from nanoeuler import log
 from nanoeuler.corpus.batches import Batch, ordered_map
 from nanoeuler.corpus.document_sources import OWN_TEXT, Source
 from nanoeuler.corpus.near_duplicates import find_copies
-from nanoeuler.corpus.split import bytes_of_stretches, last_held_out_position
+from nanoeuler.corpus.split import last_held_out_position, last_of_own_text
 from nanoeuler.errors import UserError
 
 TRAIN, HELD_OUT, COPY, NEAR_COPY, QUOTING = range(5)
@@ -143,14 +143,8 @@ def survey(source: Source, share: float, copies: bool, threads: int) -> Survey:
         )
     positions, sizes, identities = (np.concatenate(column) for column in zip(*parts, strict=True))
     source.seen = identities
-    last = last_held_out_position(positions, sizes, share)
-    if last is not None and source.kind == OWN_TEXT:
-        whole = sizes[positions <= np.uint64(last)].sum()
-        parts = bytes_of_stretches(sizes, share).sum()
-        # of a novel and a note of five bytes, the note would be all
-        too_little = whole < share * sizes.sum() / 2
-        if parts and (parts < whole or too_little):
-            last = None
+    choose = last_of_own_text if source.kind == OWN_TEXT else last_held_out_position
+    last = choose(positions, sizes, share)
     fates = np.full(len(sizes), TRAIN, np.uint8)
     if last is not None:
         fates[positions <= np.uint64(last)] = HELD_OUT

@@ -1,16 +1,46 @@
-"""The beginning of one's own text, from which its size in tokens is estimated before it is read."""
+"""A sample of one's own text, from which its size in tokens is estimated before it is prepared."""
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from nanoeuler.corpus.own_text import read_documents
+from nanoeuler.corpus.own_text import PIECE, read_documents
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.bpe import learn
 from nanoeuler.tokenizer.counting import count_words
+from nanoeuler.tokenizer.pretokenizer import blocks
 from nanoeuler.tokenizer.vocabulary import build
 
 SAMPLE_BYTES = 4_000_000
+BLOCK = 1 << 14  # bytes: blocks of about this size are taken or passed over
+
+
+class Sample:
+    """Blocks from all parts of texts that are read once, about `SAMPLE_BYTES` of all.
+
+    A log of as many bytes that sorts first would otherwise be all of the sample. Less text than
+    that is taken whole.
+    """
+
+    def __init__(self, available: float):
+        """`available`: bytes of all texts."""
+        self.share = min(1.0, SAMPLE_BYTES / max(1.0, available))
+        self.seen = 0.0
+        self.taken = 0
+        self.blocks: list[bytes] = []
+
+    def wants(self, size: float) -> bool:
+        """Whether something of the next `size` bytes is to be taken."""
+        return self.taken < (self.seen + size) * self.share
+
+    def add(self, text: bytes, weight: float = 1.0) -> None:
+        """Show the sample the next text, each byte of which stands for `weight` bytes."""
+        for start, stop in blocks(text, 0, len(text), BLOCK):
+            self.seen += weight * (stop - start)
+            if self.taken < self.seen * self.share:
+                self.blocks.append(text[start:stop])
+                self.taken += stop - start
 
 
 def bytes_per_token(sample: Sequence[bytes], tokenizer: Tokenizer) -> float:
@@ -25,17 +55,22 @@ class OwnTextSize(NamedTuple):
 def measure(files: Sequence[Path], vocab_size: int) -> OwnTextSize:
     """About the size of the text in `files`, for a tokenizer that is learned from it.
 
-    Raises `UserError` when a file of the sample cannot be read.
+    Of a file above `PIECE` only the first piece is read. Raises `UserError` when a file of the
+    sample cannot be read.
     """
-    sample: list[bytes] = []
+    total = sum(file.stat().st_size for file in files)
+    sample = Sample(total)
     read = kept = 0  # bytes of the files that the sample was taken from, and of their text
     for file in files:
-        documents = [text.encode("utf-8", "replace") for text in read_documents(file)]
-        sample.append(b"\n\n".join(documents)[: SAMPLE_BYTES - kept])
-        read += file.stat().st_size
-        kept += sum(map(len, documents))
-        if kept >= SAMPLE_BYTES:
-            break
-    tokenizer = Tokenizer(build(learn(count_words(sample), vocab_size)))
-    total = sum(file.stat().st_size for file in files)
-    return OwnTextSize(total * kept / read, bytes_per_token(sample, tokenizer))
+        size = file.stat().st_size
+        if not sample.wants(size):
+            sample.seen += size
+            continue
+        pieces = 1 if size > PIECE else None
+        for text in itertools.islice(read_documents(file), pieces):
+            document = text.encode("utf-8", "replace")
+            sample.add(document, size / PIECE if pieces else 1.0)
+            kept += len(document)
+        read += min(size, PIECE)
+    tokenizer = Tokenizer(build(learn(count_words(sample.blocks), vocab_size)))
+    return OwnTextSize(total * kept / read, bytes_per_token(sample.blocks, tokenizer))
