@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nanoeuler import log
+from nanoeuler.corpus import code_listings
 from nanoeuler.corpus.batches import Batch, ordered_map
 from nanoeuler.corpus.contamination import (
     NO_RUNS,
@@ -24,7 +25,7 @@ from nanoeuler.corpus.contamination import (
     read_evaluation_set,
 )
 from nanoeuler.corpus.document_sources import OWN_TEXT, Source
-from nanoeuler.corpus.minhash import HASHES, sign
+from nanoeuler.corpus.minhash import HASHES
 from nanoeuler.corpus.near_duplicates import NearDuplicates
 from nanoeuler.corpus.split import choose_stretches
 from nanoeuler.corpus.survey import (
@@ -83,7 +84,7 @@ def look_at_held_out(
         batch = part.read() if len(wanted) else Batch.of([])
         held_out, documents = batch.take(wanted), wanted
         hashes, borders = hash_words(held_out) if search or not found.parted else NO_WORDS
-        signatures = sign(hashes, borders) if search else None
+        signatures = code_listings.signatures(held_out, hashes, borders) if search else None
         stretches = NO_STRETCHES
         if found.parted:
             stretches = stretches_of(held_out, wanted, share)
@@ -176,7 +177,9 @@ def compare(
     def work(part: Part) -> Examined:
         batch, of_pieces = part.trained(part.read())
         hashes, borders = hash_words(batch)
-        signatures = sign(hashes, borders) if signing else np.zeros((0, HASHES), np.uint8)
+        signatures = np.zeros((0, HASHES), np.uint8)
+        if signing:
+            signatures = code_listings.signatures(batch, hashes, borders)
         documents = runs = np.zeros(0, np.int64)
         if check:
             pieces, runs = others.find(hashes, borders)

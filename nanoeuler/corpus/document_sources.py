@@ -22,6 +22,7 @@ from nanoeuler.corpus.batches import Batch
 from nanoeuler.corpus.extracted_pages import count_pages, read_index, read_pages
 from nanoeuler.corpus.own_text import find, read_documents, slug
 from nanoeuler.corpus.split import position, title_key
+from nanoeuler.corpus.unicode_forms import comparable
 from nanoeuler.errors import UserError
 from nanoeuler.files import explain_os_errors, read_json
 
@@ -34,13 +35,12 @@ class Outline(NamedTuple):
 
     positions: np.ndarray  # uint64: in the order of holding out (split.py)
     sizes: np.ndarray  # int64: bytes
-    identities: np.ndarray  # uint64: the first bits of the text's SHA-256
+    identities: np.ndarray  # uint64: the first bits of the SHA-256 of the text as it is compared
+    seen: np.ndarray  # uint64: the same of the text as it is
 
 
-def outline(keys: Sequence[str], sizes: np.ndarray, sha256s: bytes) -> Outline:
-    return Outline(
-        np.fromiter(map(position, keys), np.uint64, len(keys)), sizes, identities_of(sha256s)
-    )
+def positions_of(keys: Sequence[str]) -> np.ndarray:
+    return np.fromiter(map(position, keys), np.uint64, len(keys))
 
 
 def identities_of(sha256s: bytes) -> np.ndarray:
@@ -51,7 +51,13 @@ def identities_of(sha256s: bytes) -> np.ndarray:
 def outline_of(read: Callable[[], Batch]) -> Outline:
     batch = read()
     assert batch.keys is not None
-    return outline(batch.keys, batch.sizes, b"".join(batch.hashes()))
+    seen = identities_of(b"".join(batch.hashes()))
+    identities = seen.copy()
+    for number, document in enumerate(map(bytes, batch.documents())):
+        if not document.isascii():
+            sha256 = hashlib.sha256(comparable(document))
+            identities[number] = identities_of(sha256.digest())[0]
+    return Outline(positions_of(batch.keys), batch.sizes, identities, seen)
 
 
 def require_seen(seen: np.ndarray | None, first: int, identities: np.ndarray, file: Path) -> None:
@@ -222,15 +228,16 @@ def outline_of_pages(pages: np.ndarray, sizes: np.ndarray) -> Outline:
     sha256s = pages["sha256"].tobytes()
     digits = sha256s.hex()
     keys = [digits[start : start + 64] for start in range(0, len(digits), 64)]
-    return outline(keys, sizes, sha256s)
+    identities = identities_of(sha256s)  # of the text as it is: it need not be read
+    return Outline(positions_of(keys), sizes, identities, identities)
 
 
 @dataclass
 class OwnText:
     """One's own .txt and .md files.
 
-    The key of a document is the sha256 of its text. All pieces of a large file have the key of the
-    first, so that they stay on one side of the split.
+    The key of a document is the sha256 of its text as it is compared (unicode_forms.py). All pieces
+    of a large file have the key of the first, so that they stay on one side of the split.
     """
 
     path: str
@@ -280,7 +287,7 @@ class OwnText:
                 text = document.encode("utf-8", "replace")
                 sha256 = hashlib.sha256(text)
                 require_seen(self.seen, number, identities_of(sha256.digest()), file)
-                key = key or sha256.hexdigest()
+                key = key or hashlib.sha256(comparable(text)).hexdigest()
                 number += 1
                 yield key, text
             if self.ends.setdefault(file, number) != number:

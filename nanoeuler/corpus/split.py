@@ -34,6 +34,7 @@ from nanoeuler.corpus.borders import (
     last_character,
     whole_characters,
 )
+from nanoeuler.corpus.unicode_forms import comparable
 from nanoeuler.errors import UserError
 
 MANY = 10  # keys: a source with as many holds out two at least, with fewer one at least
@@ -169,13 +170,23 @@ def stretch(text: bytes, first: int, end: int, length: int) -> tuple[int, int]:
         if len(places) >= FEW:
             weights = np.diff(places, append=len(window))
             # the lowest of exponential variables, whose rates are the weights
-            waits = -np.log(uniform_hashes(window, places)) / weights
+            waits = -np.log(uniform_hashes(*as_compared(window, kind, places))) / weights
             start = first + int(places[np.argmin(waits)])
             room = min(length, len(window) // len(places)) // 2
             return start, cut(text, start + length // 2, min(start + length + room, end))
     start = first + int(uniform_hashes(window, np.zeros(1, np.int64))[0] * len(window))
     start = last_character(text, first, start) if start > first else first
     return start, last_character(text, start, start + length)
+
+
+def as_compared(text: bytes, kind: int, places: np.ndarray) -> tuple[bytes, np.ndarray]:
+    """Return a text as it is compared, and the places of its borders in it, if they are as many."""
+    compared = comparable(text)
+    if compared is text:
+        return text, places
+    moved = borders(compared, kind)
+    moved = np.append(places[:1][places[:1] == 0], moved[moved < len(compared)])
+    return (compared, moved) if len(moved) == len(places) else (text, places)
 
 
 def uniform_hashes(text: bytes, places: np.ndarray) -> np.ndarray:

@@ -141,8 +141,8 @@ def survey(source: Source, share: float, copies: bool, threads: int) -> Survey:
             f"corpus source {source.name}: no text is left{reasons}; "
             "loosen its filters, add to it, or take it out of corpus.sources"
         )
-    positions, sizes, identities = (np.concatenate(column) for column in zip(*parts, strict=True))
-    source.seen = identities
+    columns = zip(*parts, strict=True)
+    positions, sizes, identities, source.seen = (np.concatenate(column) for column in columns)
     choose = last_of_own_text if source.kind == OWN_TEXT else last_held_out_position
     last = choose(positions, sizes, share)
     fates = np.full(len(sizes), TRAIN, np.uint8)

@@ -2,9 +2,20 @@
 
 A word is a run of letters, digits and combining marks, in lower case. Everything else (spaces, line
 ends, punctuation, symbols) only separates words, so that "Don't stop!" and "don’t  STOP" are the
-same three words don, t, stop. Chinese characters and Japanese kana, which are written without
-spaces, are a word each. Letters are those of Unicode 3.2, which every Python carries beside its own
-version and which never changes; later code points count as letters outside the areas of symbols.
+same three words don, t, stop. Scripts without spaces:
+
+- a Chinese character or Japanese kana is a word, with its marks;
+- text of Thai, Lao, Khmer, Burmese and their relatives is cut between two letters where a hash of
+  the two is a multiple of `UNSPACED_LETTERS`, so that about as many letters are a word, which takes
+  as many bytes as a word elsewhere. Equal passages are cut at the same places.
+
+Words are compared in the Unicode form NFKC, without format characters: "ﬁn", "fin" with a soft
+hyphen and full-width "ｆｉｎ" are "fin", and "é" is e and an accent. They are hashed as NFKD, which
+is the same for texts whose NFKC is the same; marks of a letter are added, in whatever order.
+
+Letters are those of Unicode 3.2, which every Python carries beside its own version and which never
+changes; later code points count as letters outside the areas of symbols. Marks and decompositions
+are those of Python's own version: once assigned, they never change.
 
 Compiled code works on eight bytes at a time. It copies a document with ASCII letters in lower case
 and a zero byte for each ASCII separator. Then a word of up to seven ASCII letters is one number,
@@ -15,15 +26,24 @@ from each of its other code points.
 
 import functools
 import unicodedata
+from collections.abc import Sequence
 
 import numpy as np
 
 from nanoeuler.compiling import compiled
 from nanoeuler.corpus.batches import Batch
+from nanoeuler.corpus.unicode_forms import FORMATS
 
-TABLE = 0x20000  # code points with an entry of their own
+TABLE = 0x2FA20  # code points with an entry of their own: to the last that has a decomposition
 TAGS = 0xE0000  # the first tags and private code points; from TABLE to here: Chinese characters
-ALONE = 1 << 31  # marks a code point that is a word by itself
+ALONE = np.uint64(1 << 31)  # marks a code point that is a word by itself
+MARK = np.uint64(1 << 30)  # a combining mark
+UNSPACED = np.uint64(1 << 29)  # a letter of a script without spaces
+EXPANDED = np.uint64(1 << 28)  # several letters: the bits of CODE are their place in `expansions`
+FORMAT = np.uint64(1 << 27)  # a character that counts for nothing
+CODE = np.uint64((1 << 21) - 1)
+UNSPACED_LETTERS = np.uint64(4)
+WORDS_A_BYTE = 2  # at most: three bytes of a square of six kana
 SYMBOLS = (
     (0x2000, 0x2C00),
     (0x2E00, 0x2E80),
@@ -39,7 +59,27 @@ IDEOGRAPHS = (
     (0x3400, 0x4DC0),
     (0x4E00, 0xA000),
     (0xF900, 0xFB00),
+    (0x20000, TABLE),
 )
+UNSPACED_SCRIPTS = (
+    (0x0E01, 0x0F00),  # Thai, Lao
+    (0x1000, 0x10A0),  # Burmese
+    (0x1780, 0x1800),  # Khmer
+    (0x1950, 0x1A00),  # Tai Le, New Tai Lue
+    (0x1A20, 0x1AB0),  # Tai Tham
+    (0x1B00, 0x1B80),  # Balinese
+    (0xA980, 0xAA00),  # Javanese, Burmese
+    (0xAA60, 0xAAE0),  # Burmese, Tai Viet
+)
+FOLDED = (
+    (0x80, 0x3400),
+    (0xA000, 0xD800),
+    (0xF900, 0x12000),
+    (0x1D000, 0x20000),
+    (0x2F800, TABLE),
+)
+"""What has decompositions or capitals: all but Chinese characters, old scripts, private areas."""
+IOTA_BELOW = "\u0345"  # a mark, though its capital is a letter
 SEED = np.uint64(0xCBF29CE484222325)
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 LOW_BITS = np.uint64(0x0101010101010101)  # the lowest bit of each of eight bytes
@@ -50,22 +90,53 @@ ONE, SEVEN, EIGHT, HALF, TOP = (np.uint64(number) for number in (1, 7, 8, 32, 56
 
 
 @functools.cache
-def letter_table() -> np.ndarray:
+def letter_table() -> tuple[np.ndarray, np.ndarray]:
     """Return for each code point below `TABLE` 0 for a separator, else its lower case (uint32).
 
-    The bit `ALONE` marks a code point that is a word by itself.
+    Bits above `CODE` say what kind of letter it is. Of those that are `EXPANDED` the second array
+    (uint32) has their number of letters, and then such an entry for each.
     """
-    category = unicodedata.ucd_3_2_0.category
-    kinds = np.array([category(chr(code)) for code in range(TABLE)])
+    codes = [code for first, end in FOLDED for code in range(first, end)]
+    simple = simple_letters()
+    table = simple.copy()
+    expansions: list[int] = []
+    for code, folded in zip(codes, fold_letters(codes), strict=True):
+        if len(folded) == 1:
+            table[code] = simple[ord(folded)]
+            continue
+        letters = [int(simple[ord(letter)]) for letter in folded]
+        letters = [letter for letter in letters if letter != FORMAT]
+        if any(letters):
+            table[code] = int(EXPANDED) | len(expansions)
+            expansions += [len(letters), *letters]
+        else:
+            table[code] = 0
+    return table, np.array(expansions, np.uint32)
+
+
+def simple_letters() -> np.ndarray:
+    """The entries of `letter_table`, each code point as it is."""
+    old = unicodedata.ucd_3_2_0.category
+    kinds = np.array([old(chr(code)) for code in range(0x20000)] + ["Lo"] * (TABLE - 0x20000))
+    marks = np.zeros(TABLE, bool)
+    marks[:0x20000] = [unicodedata.category(chr(code))[0] == "M" for code in range(0x20000)]
     unknown = (kinds == "Cn") & ~within(SYMBOLS)
     unknown[:0x80] = False
+    letters = np.char.startswith(kinds, "L") | unknown
     table = np.arange(TABLE, dtype=np.uint32)
-    for code in np.flatnonzero(kinds == "Lu").tolist():
-        lower = chr(code).lower()
-        table[code] = ord(lower) if len(lower) == 1 else code
-    table[within(IDEOGRAPHS)] |= np.uint32(ALONE)
-    table[~(np.isin(kinds.astype("U1"), ["L", "N", "M"]) | unknown)] = 0
+    table[within(IDEOGRAPHS) & ~marks] |= np.uint32(ALONE)
+    table[within(UNSPACED_SCRIPTS) & letters & ~marks] |= np.uint32(UNSPACED)
+    table[marks] |= np.uint32(MARK)
+    table[~(letters | np.char.startswith(kinds, "N") | marks)] = 0
+    table[within(FORMATS[:-1])] = FORMAT
     return table
+
+
+def fold_letters(codes: Sequence[int]) -> list[str]:
+    """Return the letters of each character's NFKD, in lower case."""
+    text = unicodedata.normalize("NFKD", "\0".join(map(chr, codes)))
+    parts = [part.casefold() for part in text.split(IOTA_BELOW)]
+    return unicodedata.normalize("NFKD", IOTA_BELOW.join(parts)).split("\0")
 
 
 def within(areas: tuple[tuple[int, int], ...]) -> np.ndarray:
@@ -82,8 +153,8 @@ def hash_words(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
     Returns the hashes (uint64) and the borders of the documents among them (int64, one more than
     documents).
     """
-    # a word takes two bytes at least: a letter and a separator, or a character of three bytes
-    hashes = np.empty(int(batch.sizes.sum()) // 2 + len(batch) + 1, np.uint64)
+    # what is not written to takes no memory
+    hashes = np.empty(WORDS_A_BYTE * int(batch.sizes.sum()) + len(batch) + 1, np.uint64)
     borders = np.empty(len(batch) + 1, np.int64)
     folded = np.empty(int(batch.sizes.max(initial=0)) + 8, np.uint8)
     # the eight bytes that begin at each byte, as one number
@@ -91,7 +162,7 @@ def hash_words(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
         folded[:8].view("<u8"), (len(folded) - 7,), (1,), writeable=False
     )
     count = fill_words(
-        batch.text, batch.starts, batch.stops, letter_table(), folded, eight, hashes, borders
+        batch.text, batch.starts, batch.stops, *letter_table(), folded, eight, hashes, borders
     )
     return hashes[:count], borders
 
@@ -130,7 +201,7 @@ def fold(text, folded):
 
 
 @compiled()
-def fill_words(text, starts, stops, table, folded, eight, hashes, borders):
+def fill_words(text, starts, stops, table, expansions, folded, eight, hashes, borders):
     """Hash the words of all documents and return their number.
 
     The loop has no branch that is hard to predict in English text: the hash of each eight bytes is
@@ -149,7 +220,7 @@ def fill_words(text, starts, stops, table, folded, eight, hashes, borders):
             end = (zeros & (np.uint64(0) - zeros)) >> SEVEN  # 256**length; 0 where there is none
             letters &= end - ONE
             if letters & HIGH_BITS != 0:
-                at, count = spell(folded, first, table, hashes, count)
+                at, count = spell(folded, first, table, expansions, hashes, count)
                 first, word = at, SEED
                 continue
             is_end = end != 0
@@ -164,32 +235,58 @@ def fill_words(text, starts, stops, table, folded, eight, hashes, borders):
 
 
 @compiled()
-def spell(folded, at, table, hashes, count):
+def spell(folded, at, table, expansions, hashes, count):
     """Hash the words from `at` to the next zero byte, character by character.
 
     Returns the offset after that byte, and the number of words so far.
     """
     word, letters, shift = SEED, np.uint64(0), np.uint64(0)
-    inside = False
+    inside = False  # a word
+    whole = False  # its letter is a word by itself, and only marks may follow
+    before = np.uint64(0)  # the letter before, in a script without spaces
     while folded[at] != 0:
-        letter, at = letter_at(folded, at, table)
-        if letter == 0 or letter >= ALONE:
-            hashes[count] = mix(word, letters)
-            count += np.uint64(inside)
-            word, letters, shift, inside = SEED, np.uint64(0), np.uint64(0), False
-            if letter != 0:
-                hashes[count] = mix(SEED, letter << EIGHT | NO_ASCII)
-                count += ONE
-        elif letter < 0x80:
-            letters |= letter << shift
-            shift += EIGHT
+        entry, at = letter_at(folded, at, table)
+        parts, place = np.uint64(1), np.uint64(0)
+        if entry & EXPANDED:
+            place = np.uint64(entry & CODE)
+            parts = np.uint64(expansions[place])
+        for _ in range(parts):
+            letter = entry
+            if entry & EXPANDED:
+                place += ONE
+                letter = np.uint64(expansions[place])
+            code = letter & CODE
+            if letter & MARK:
+                if inside:
+                    if shift != 0:
+                        word, letters, shift = mix(word, letters), np.uint64(0), np.uint64(0)
+                    word += finalise(code)
+                continue
+            if letter & FORMAT:
+                continue
+            ends = whole or letter == 0 or letter & ALONE != 0
+            if letter & UNSPACED:
+                pair = finalise(before << HALF | code)
+                ends |= before != 0 and pair % UNSPACED_LETTERS == 0
+                before = code
+            else:
+                before = np.uint64(0)
+            if ends:
+                hashes[count] = mix(word, letters)
+                count += np.uint64(inside)
+                word, letters, shift, inside = SEED, np.uint64(0), np.uint64(0), False
+            whole = letter & ALONE != 0
+            if letter == 0:
+                continue
             inside = True
-            if shift == 64:
-                word, letters, shift = mix(word, letters), np.uint64(0), np.uint64(0)
-        else:
-            word = mix(mix(word, letters), letter << EIGHT | NO_ASCII)
-            letters, shift = np.uint64(0), np.uint64(0)
-            inside = True
+            if code < 0x80:
+                letters |= code << shift
+                shift += EIGHT
+                if shift == 64:
+                    word, letters, shift = mix(word, letters), np.uint64(0), np.uint64(0)
+            else:
+                word = mix(mix(word, letters), code << EIGHT | NO_ASCII)
+                letters, shift = np.uint64(0), np.uint64(0)
     hashes[count] = mix(word, letters)
     return at + ONE, count + np.uint64(inside)
 
@@ -209,4 +306,4 @@ def letter_at(folded, at, table):
         following -= np.uint32(1)
     if code < TABLE:
         return np.uint64(table[code]), at
-    return np.uint64(code | ALONE) if code < TAGS else np.uint64(0), at
+    return np.uint64(code | ALONE) if code < TAGS else np.uint64(FORMAT), at
