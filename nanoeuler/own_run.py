@@ -11,7 +11,6 @@ import glob
 import math
 import multiprocessing
 import os
-import re
 import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -33,6 +32,7 @@ from nanoeuler.errors import UserError
 from nanoeuler.files import atomic_write
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.spec import parameter_count
+from nanoeuler.openings import openings_of
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.bpe import learn
 from nanoeuler.tokenizer.counting import count_words
@@ -71,7 +71,7 @@ MEASUREMENTS = 10
 """Measurements on held-out text during a run, each with a sample."""
 FIXED_SECONDS = 40
 """The stages around training, on two cores: corpus, tokenizer, evaluation, report."""
-PROMPTS, LONGEST_PROMPT = 4, 60  # characters
+PROMPTS = 4
 VOCABULARIES = ((200_000, 512), (3_000_000, 1024), (20_000_000, 2048), (200_000_000, 4096))
 """Sizes of the tokenizer for texts below so many bytes."""
 LARGEST_VOCABULARY = 8192
@@ -119,7 +119,7 @@ SIZES = (
 
 @dataclass(frozen=True)
 class Text:
-    """What is known of one's own text: its size, and the beginnings of a few paragraphs."""
+    """What is known of one's own text: its size, and the first words of a few sentences."""
 
     bytes: int
     tokens: int  # for training
@@ -158,14 +158,17 @@ def read_text(paths: Sequence[str]) -> Text:
     """
     sources = [each for each in choose_sources([], [], [], paths, {}) if isinstance(each, OwnText)]
     sample = Sample(sum(source.size() for source in sources))
-    openings: list[str] = []
+    prose: list[str] = []
+    others: list[str] = []  # beginnings of what is no prose, where there is nothing else
     read: list[list[tuple[int, int]]] = []  # of each source, the position and size of each document
     owners: list[tuple[int, int]] = []  # of each block of the sample, its source and document
     for number, source in enumerate(sources):
         source.read_before = True  # its notices are logged once, when the corpus is made
         read.append([])
         for key, document in source.read():
-            openings += openings_of(document.decode("utf-8"))
+            openings = openings_of(document.decode("utf-8"))
+            prose += openings[0]
+            others += openings[1]
             sample.add(document)
             owners += [(number, len(read[-1]))] * (len(sample.blocks) - len(owners))
             read[-1].append((position(key), len(document)))
@@ -186,8 +189,9 @@ def read_text(paths: Sequence[str]) -> Text:
     tokenizer = learn_vocabulary(blocks, total)
     learned = total - planned_data.held_out(sizes, share)
     tokens = round(learned / bytes_per_token(blocks, tokenizer))
-    step = max(1, len(openings) // PROMPTS)
-    prompts = list(dict.fromkeys(openings[step // 2 :: step]))[:PROMPTS]
+    beginnings = list(dict.fromkeys(prose or others))
+    step = max(1, len(beginnings) // PROMPTS)
+    prompts = beginnings[step // 2 :: step][:PROMPTS]
     return Text(total, tokens, tokenizer.vocab_size, prompts)
 
 
@@ -202,16 +206,6 @@ def held_out_whole(documents: Sequence[tuple[int, int]], share: float) -> np.nda
 def validation_share(total: int) -> float:
     """The share of `total` bytes that is held out."""
     return round(min(0.1, max(0.01, HELD_OUT_BYTES / total)), 3)
-
-
-def openings_of(document: str) -> list[str]:
-    """The first words of paragraphs of prose: prompts to which a continuation can be read.
-
-    At most LONGEST_PROMPT characters: words need not be set apart by spaces.
-    """
-    paragraphs = re.findall(r"(?:\A|\n\s*\n)\s*([^\n]{40,})", document)
-    every = paragraphs[:: 1 + len(paragraphs) // 100]
-    return [" ".join(first.split()[:5])[:LONGEST_PROMPT].strip() for first in every]
 
 
 def learn_vocabulary(sample: Sequence[bytes], total: int) -> Tokenizer:

@@ -404,8 +404,3 @@ def test_the_plan_of_a_run_counts_the_tokens_that_it_was_made_for(tmp_path, monk
     plan = make_plan(load("config.yaml"), ReferenceBackend())
     assert plan.text_bytes + plan.held_out_bytes == pytest.approx(text.bytes)
     assert plan.text_tokens == pytest.approx(text.tokens, rel=1e-3)
-
-
-def test_a_prompt_from_text_without_spaces_is_short():
-    assert own_run.openings_of("字" * 5000) == ["字" * 60]
-    assert own_run.openings_of("It was a dark and stormy night, they say.") == ["It was a dark and"]
