@@ -122,7 +122,12 @@ def test_a_damaged_addition_is_refused(exported, tmp_path, change, words):
     assert words in str(caught.value)
 
 
-@pytest.fixture(params=[{}, {"tied": True}, GPT2], ids=["llama", "tied", "gpt2"])
+HEADS = {"head_size": 32}  # which a GPU's kernels have
+
+
+@pytest.fixture(
+    params=[HEADS, HEADS | {"tied": True}, GPT2 | {"dim": 128}], ids=["llama", "tied", "gpt2"]
+)
 def padded(request, exported, tmp_path):
     """A folder whose embedding has rows that no token has, which are the likeliest by far, and the
     model folder that import makes of it."""

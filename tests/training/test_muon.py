@@ -202,7 +202,10 @@ def check_engine(engine, config, tolerance):
     start = initial_parameters(config, 1)
     found, expected = (FlatBuffer(config, values - start) for values in parameters)
     for name in found.rows:
-        error = np.linalg.norm(found[name] - expected[name]) / np.linalg.norm(expected[name])
+        ours, theirs = found[name], expected[name]
+        if name.endswith("c_attn.bias"):  # k's adds the same to all scores: its gradient is noise
+            ours, theirs = (np.delete(each.reshape(3, -1), 1, axis=0) for each in (ours, theirs))
+        error = np.linalg.norm(ours - theirs) / np.linalg.norm(theirs)
         assert error <= tolerance, (name, error)
 
 
