@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import yaml
 
 from nanoeuler import log, planned_data, planned_speed, planning
 from nanoeuler.backend import make_backend
 from nanoeuler.config.loading import load_files
+from nanoeuler.config.yaml_file import write_yaml
 from nanoeuler.corpus.document_sources import OwnText, choose_sources
 from nanoeuler.corpus.own_text import is_output
 from nanoeuler.corpus.split import last_of_own_text, position
@@ -317,7 +317,7 @@ def write_config(path: Path, comment: Sequence[str], config: dict[str, Any]) -> 
     kept = path.with_suffix(".before.yaml") if path.is_file() else None
     with atomic_write(path) as file:
         file.writelines(f"# {line}".rstrip() + "\n" for line in comment)
-        yaml.safe_dump(config, file, sort_keys=False, allow_unicode=True, width=90)
+        write_yaml(config, file)
         file.flush()
         load_files([file.name])
         if kept:

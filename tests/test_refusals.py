@@ -68,7 +68,7 @@ def folder(tmp_path: Path) -> Path:
         ),
         ("preset: small", "preset: small, layers: 100000", "line 4: model.layers is 100000: it"),
         ("1000000", NINES, "line 5: pretrain.tokens is beyond 1e+15"),
-        ("run: trial", "run: " + "[" * 2000, "trial.yaml: nested too deeply"),
+        ("run: trial", "run: " + "[" * 2000, "trial.yaml, line 1: nested too deeply"),
         ("text.txt", f"{'n' * 300}.txt", "no such file or folder"),
     ],
 )
@@ -81,7 +81,7 @@ def test_the_command_refuses_a_value_without_bounds(folder, old, new, problem):
     ("path", "problem"),
     [
         ("/proc/self/mem", "/proc/self/mem: cannot be read (Input/output error)"),
-        ("/dev/zero", "/dev/zero: more than 10 MB"),
+        ("/dev/zero", "/dev/zero: more than 1 MB"),
         ("n" * 300, "cannot be read (File name too long)"),
         ('{"model": ' + "[" * 100_000, "nested too deeply"),
         (f'{{"model": {{"preset": "small", "rope_theta": {NINES}}}}}', "model.rope_theta is 999"),
@@ -95,11 +95,19 @@ def test_the_command_refuses_what_is_no_configuration(folder, path, problem):
     ("old", "new", "problem"),
     [
         ("preset: small", f"preset: small, step_size: {NINES}", r"step_size is beyond 1e\+15"),
-        ("1000000", MANY_NINES, r"trial.yaml: not valid YAML: Exceeds the limit \(4300 digits\)"),
+        (
+            "1000000",
+            MANY_NINES,
+            "line 5: pretrain.tokens must be a whole number of at least 1",
+        ),
         ("1000000", "1e300", r"line 5: pretrain.tokens is beyond 1e\+15"),
         ("run: trial", f"run: {'n' * 256}", "line 1: run must be a name of at most 200"),
         ("\nsources: ", f"\nsources: {'n' * 300}.yaml #", "and there is no such file"),
-        ("run: trial", "run: &a [*a]", "trial.yaml: its aliases stand for too much"),
+        (
+            "run: trial",
+            "run: &a [*a]",
+            r"line 1: the alias \*a stands for no value that ends before",
+        ),
         ("run: trial", "? [a, b]\n: 1", "trial.yaml, line 1: not valid YAML"),
     ],
 )
@@ -177,7 +185,7 @@ def test_inline_json_that_the_workflow_passes_is_taken(name, monkeypatch):
 def test_aliases_of_aliases_are_refused(tmp_path, merged):
     lines = [f"a{n + 1}: &a{n + 1} {merged.format(n)}" for n in range(40)]
     (tmp_path / "trial.yaml").write_text("\n".join(["a0: &a0 {k: 1}", *lines]))
-    with pytest.raises(UserError, match=r"trial.yaml: its aliases stand for too much"):
+    with pytest.raises(UserError, match=r"trial.yaml, line \d+: more than 100,000 values"):
         load(tmp_path / "trial.yaml")
 
 

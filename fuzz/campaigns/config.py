@@ -1,4 +1,7 @@
-"""Configurations: YAML files as they are run, inline JSON, overrides, and the sources file."""
+"""Configurations: YAML files as they are run, inline JSON, overrides, and the sources file.
+
+Also the front matter of a stranger's model card, which is read in the same way.
+"""
 
 import json
 import shutil
@@ -11,6 +14,7 @@ from fuzz.campaigns.base import Campaign, command
 from fuzz.material import ROOT
 from fuzz.mutation import Mutator, to_json
 from nanoeuler.config import load
+from nanoeuler.interchange.importing import find_licence
 
 FILES = [
     *(f"config/{name}.yaml" for name in ("config", "small", "medium", "base", "large", "sample")),
@@ -22,7 +26,10 @@ LINES = (
     *("\t run: x", "run: 'x", "? [a, b]\n: c", "run: |\n  x\n y", "---\nrun: z", "%YAML 9.9"),
     *("model: {preset: small, layers: 100000}", "model: {preset: small, mtp_heads: 2147483648}"),
     *("sources: /proc/self/mem", "sources: .", "corpus: {sources: ['**']}", "- x", "]", "\x85"),
-    *("&x *x", "model: " + "[" * 2_000),
+    *("&x *x", "model: " + "[" * 2_000, "run: !!timestamp x", "seed: !!int ''", "run: !!bool x"),
+    *("seed: 010", "run: on", "run: 3.10", "__use_yte__: true", "!!str run: x", "&run run: *run"),
+    "k: [" + "0, " * 99_990 + "]",
+    "# padding\n" * 99_000 + "x: &x [y, y]",
     "l0: &l0 [x, x]\n" + "\n".join(f"l{n}: &l{n} [*l{n - 1}, *l{n - 1}]" for n in range(1, 64)),
 )
 
@@ -48,6 +55,10 @@ class Config(Campaign):
             command(*stage, "--config", inline)
         elif mutate.chance(0.2):
             load(path, [self.override(mutate) for _ in range(mutate.rng.choice((1, 2)))])
+        elif mutate.chance(0.2):
+            front = f"---\n{path.read_text(errors='replace')}\n---\n"
+            (folder / "README.md").write_text(front, errors="replace")
+            find_licence(folder)
         else:
             command(*stage, "--config", str(path.relative_to(folder)))
 

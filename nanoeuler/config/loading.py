@@ -291,17 +291,21 @@ class Consistency:
             )
 
     def check_tasks(self) -> None:
-        names = [task["name"] for task in self.config["evaluate"]["tasks"]]
-        for number, name in enumerate(names):
-            key = ("evaluate", "tasks", number)
-            if name in names[:number]:
-                self.refuse(
-                    key, f"is the second one named {name}; give it another name, and its kind"
-                )
-            from nanoeuler.corpus.tasks import describe_task  # loads an HTTP client
+        if not (tasks := self.config["evaluate"]["tasks"]):
+            return
+        from nanoeuler.corpus.tasks import complete_task  # loads an HTTP client
 
+        listed, names = self.sources.get("tasks", {}), set()
+        for number, task in enumerate(tasks):
+            key = ("evaluate", "tasks", number)
+            if task["name"] in names:
+                self.refuse(
+                    key,
+                    f"is the second one named {task['name']}; give it another name, and its kind",
+                )
+            names.add(task["name"])
             try:
-                describe_task(name, self.config)
+                complete_task(task, listed)
             except UserError as error:
                 raise UserError(f"{self.where(key)}: evaluate.tasks: {error}") from error
 

@@ -5,16 +5,16 @@ sentence. pydantic makes the JSON Schema that all of this goes by, and finds the
 """
 
 import copy
-import datetime
 import difflib
 import functools
 import json
 import math
 import operator
+import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from nanoeuler.config.yaml_file import Key
+from nanoeuler.config.yaml_file import Key, Written
 from nanoeuler.errors import UserError
 from nanoeuler.model.config import LARGEST_FLOAT, LARGEST_NUMBER, is_huge
 
@@ -129,9 +129,8 @@ def keys_of(schema: Schema, prefix: Key = ()) -> Iterator[Key]:
 def coerce(value: Any, schema: Schema) -> Any:
     """Turn a scalar into the type that `schema` wants, where its meaning is beyond doubt.
 
-    "3e-4" is text to YAML 1.1, 1.0e+6 is not a whole number, and a run named 2026-11-05 is a date;
-    `--config 'sft={epochs: 2}'` gives nothing but text. Other values are left for pydantic to
-    refuse.
+    1.0e+6 is not a whole number, and a run may be named 3.10; `sft.epochs=2` and `010` give nothing
+    but text. Other values are left for pydantic to refuse.
     """
     if isinstance(value, Mapping):
         return {str(key): coerce(item, inner_rule(key, schema)) for key, item in value.items()}
@@ -142,13 +141,13 @@ def coerce(value: Any, schema: Schema) -> Any:
         return {}
     if isinstance(value, str):
         return coerce_text(value, types, schema)
+    if types - {"null"} == {"string"}:
+        is_number = isinstance(value, int | Written) and not isinstance(value, bool)
+        return str(value) if is_number else value
+    if isinstance(value, Written):
+        value = float(value)
     if isinstance(value, float) and value.is_integer() and "number" not in types:
         return int(value) if "integer" in types else value
-    if types - {"null"} == {"string"}:
-        if isinstance(value, int) and not isinstance(value, bool):
-            return str(value)
-        if isinstance(value, datetime.date):
-            return value.isoformat()
     return value
 
 
@@ -162,6 +161,8 @@ def coerce_text(text: str, types: set[str], schema: Schema) -> Any:
     if "boolean" in types and stripped.lower() in ("true", "false"):
         return stripped.lower() == "true"
     if types & {"number", "integer"}:
+        if re.fullmatch("0x[0-9a-fA-F]{1,99}|0o[0-7]{1,99}", stripped):
+            return int(stripped, 0)
         try:
             number = float(stripped)
         except ValueError:
@@ -328,10 +329,12 @@ def describe_range(rule: Schema) -> str:
 
 
 def hint(value: Any, rule: Schema) -> str:
-    """A remedy for YAML's best-known trap: no, off, yes and on are booleans."""
-    if not (isinstance(value, bool) and "string" in accepted_types(rule)):
-        return ""
-    return "; YAML reads yes, no, on and off as true and false: put the text in quotes"
+    """A remedy where a word was not read as it was meant."""
+    if isinstance(value, bool) and "string" in accepted_types(rule):
+        return "; put the text in quotes"
+    if value in ("yes", "no", "on", "off") and "boolean" in accepted_types(rule):
+        return "; write true or false"
+    return ""
 
 
 def either(words: list[str]) -> str:

@@ -53,8 +53,13 @@ def describe_task(name: str, config: Mapping[str, Any]) -> dict[str, Any]:
     Raises `UserError` for a task that neither describes.
     """
     chosen: list[dict[str, Any]] = config.get("evaluate", {}).get("tasks", [])
-    own: dict[str, Any] = next((entry for entry in chosen if entry["name"] == name), {})
-    listed = config.get("sources", {}).get("tasks", {})
+    own = next((entry for entry in chosen if entry["name"] == name), {"name": name})
+    return complete_task(own, config.get("sources", {}).get("tasks", {}))
+
+
+def complete_task(own: Mapping[str, Any], listed: Mapping[str, Any]) -> dict[str, Any]:
+    """Do the same for an entry of evaluate.tasks, with the tasks that the sources file lists."""
+    name = own["name"]
     kind = own.get("kind") or listed.get(name, {}).get("kind") or name
     if own.get("url"):
         entry = {"url": own["url"], "kind": kind, "licence": "your own file"}

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from safetensors import SafetensorError, safe_open
 
 from nanoeuler import log
+from nanoeuler.config.yaml_file import front_matter
 from nanoeuler.errors import UserError, brief
 from nanoeuler.files import read_json, sha256_file, sha256_text
 from nanoeuler.interchange.exporting import require_new
@@ -398,12 +398,12 @@ def check_types(path: Path, header: Any) -> None:
 def find_licence(folder: Path) -> str:
     """The licence in the front matter of the model card, which binds what is made of the model."""
     path = folder / CARD
-    card = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
     try:
-        matter = yaml.safe_load(card.split("---\n")[1]) if card.startswith("---\n") else None
-    except (yaml.YAMLError, IndexError):
-        matter = None
-    return str(matter.get("license", "unknown")) if isinstance(matter, dict) else "unknown"
+        licence = front_matter(path).get("license") if path.is_file() else None
+    except UserError as error:
+        log.line("licence", f"{error}; until then it is unknown")
+        licence = None
+    return "unknown" if licence is None else str(licence)
 
 
 def find_template(folder: Path) -> str | None:

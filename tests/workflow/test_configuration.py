@@ -4,14 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
-import yaml
-from stub_checkout import ROOT
 from trial_config import CONFIG, SOURCES
 
 from nanoeuler.config import load
 from nanoeuler.config.loading import load_files
 from nanoeuler.config.paths import Paths
-from nanoeuler.config.yaml_file import compose
 from nanoeuler.errors import UserError
 
 
@@ -141,28 +138,3 @@ def test_files_are_found_beside_the_configuration_from_any_folder(tmp_path, monk
     assert config["sft"]["instructions"] == "alpaca"
     Path("novel2.txt").write_text("Nearer.")
     assert Paths(load(f"../{folder}/mine.yaml")).own_text == ["novel2.txt"]
-
-
-@pytest.mark.parametrize("file", ["config.yaml", "medium.yaml", "sources.yaml"])
-def test_a_file_is_the_same_to_libyaml_and_to_pyyaml(file):
-    text = (ROOT / "config" / file).read_text()
-    assert nodes(compose(text)) == nodes(yaml.SafeLoader(text).get_single_node())
-
-
-@pytest.mark.parametrize("text", ["run:\ttrial", "run: trial\tb", "run: [a"])
-def test_a_mistake_is_said_in_the_words_of_pyyaml(text):
-    with pytest.raises(yaml.YAMLError) as expected:
-        yaml.SafeLoader(text).get_single_node()
-    with pytest.raises(yaml.YAMLError) as said:
-        compose(text)
-    assert str(said.value) == str(expected.value)
-
-
-def nodes(node: yaml.Node) -> object:
-    """The tags, values and lines of a tree."""
-    inner = node.value
-    if isinstance(node, yaml.SequenceNode):
-        inner = [nodes(item) for item in inner]
-    elif isinstance(node, yaml.MappingNode):
-        inner = [(nodes(key), nodes(value)) for key, value in inner]
-    return node.tag, node.start_mark.line, inner

@@ -48,13 +48,16 @@ MISTAKES = {
         r"line 6: pretrain.tokens must be a whole number of at least 1, not 1.5",
     ),
     "truth for a count": (
-        {"tokens": "yes"},
+        {"tokens": "true"},
         r"pretrain.tokens must be a whole number of at least 1, not true",
     ),
-    "yes and no for text": (
-        {"run": "no"},
-        r"line 2: run must be a name .* not false; "
-        r"YAML reads yes, no, on and off as true and false: put the text in quotes",
+    "truth for text": (
+        {"run": "false"},
+        r"line 2: run must be a name .* not false; put the text in quotes",
+    ),
+    "yes for truth": (
+        {"added": "sft: {enabled: yes}"},
+        r'line 9: sft.enabled must be true or false, not "yes"; write true or false',
     ),
     "a run that is no file name": (
         {"run": "a/b"},
