@@ -19,7 +19,11 @@ from nanoeuler.errors import UserError
 from nanoeuler.temporary import temporary_beside
 
 MOST_JSON = 100_000_000
-"""Bytes of the largest JSON file that is read whole."""
+"""Bytes of the largest JSON file that is read whole, and of a line of JSON."""
+MOST_LINES = 1_000_000_000
+"""Of a `metrics.jsonl`, whose lines have some 300: of three million steps."""
+MOST_NOTE = 10_000
+"""Of a note beside a file: a hash, an address, who holds a lock."""
 IN_THE_WAY = (
     *(errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR),
     *(errno.EBUSY, errno.EXDEV, errno.ELOOP, errno.ENAMETOOLONG),
@@ -124,15 +128,32 @@ def write_json(path: str | Path, value: Any) -> None:
         file.write("\n")
 
 
-def read_text(path: Path, most: int) -> str:
-    """Read a UTF-8 file. Raises `UserError` for more than `most` bytes: a device may be endless."""
+def read_bounded(path: str | Path, most: int) -> bytes:
+    """Read a file. Raises `UserError` for more than `most` bytes: a device may be endless."""
     with open(path, "rb") as file:
         content = file.read(most + 1)
     if len(content) > most:
-        raise UserError(
-            f"{path}: more than {most / 1e6:.0f} MB, too much for such a file; give another one"
-        )
-    return content.decode("utf-8")
+        raise too_large(path, most)
+    return content
+
+
+def too_large(path: str | Path, most: int) -> UserError:
+    size = f"{most / 1e6:.0f} MB" if most >= 1e6 else f"{most:,} bytes"
+    return UserError(f"{path}: more than {size}, too much for such a file; give another one")
+
+
+def read_text(path: str | Path, most: int = MOST_JSON) -> str:
+    """Read a UTF-8 file like `read_bounded`. Raises UnicodeDecodeError for other bytes."""
+    return read_bounded(path, most).decode("utf-8")
+
+
+def read_lines(path: str | Path, most: int = MOST_JSON) -> Iterator[bytes]:
+    """The lines of a file, one at a time. Raises `UserError` for one of more than `most` bytes."""
+    with open(path, "rb") as file:
+        while line := file.readline(most + 1):
+            if len(line) > most:
+                raise too_large(path, most)
+            yield line
 
 
 def parse_json(text: str, **options: Any) -> Any:
@@ -147,11 +168,11 @@ def parse_json(text: str, **options: Any) -> Any:
         raise ValueError("a number has thousands of digits") from error
 
 
-def read_json(path: str | Path) -> Any:
-    """Read a JSON file. Raises `UserError` when it is missing or is not JSON."""
+def read_json(path: str | Path, most: int = MOST_JSON) -> Any:
+    """Read a JSON file. Raises `UserError` when it is missing, larger than `most` or not JSON."""
     path = Path(path)
     try:
-        return parse_json(read_text(path, MOST_JSON))
+        return parse_json(read_text(path, most))
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file; run the stage that writes it first") from error
     except OSError as error:

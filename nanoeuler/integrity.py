@@ -20,7 +20,15 @@ from pathlib import Path
 from typing import Any
 
 from nanoeuler.errors import UserError
-from nanoeuler.files import atomic_write, canonical_json, sha256_file, sha256_text
+from nanoeuler.files import (
+    MOST_NOTE,
+    atomic_write,
+    canonical_json,
+    read_bounded,
+    read_text,
+    sha256_file,
+    sha256_text,
+)
 from nanoeuler.user_cache import cache_folder
 
 SEAL = "seal"
@@ -107,7 +115,7 @@ def check_note(path: Path, origin: Origin) -> None:
     It is for files whose format has no room for a seal.
     """
     try:
-        note = note_path(path).read_text(encoding="utf-8", errors="replace")
+        note = read_bounded(note_path(path), MOST_NOTE).decode("utf-8", "replace")
     except OSError:
         return
     check_file(path, note.partition(" ")[0], origin)
@@ -137,8 +145,8 @@ def remembered(path: str, size: int, *identity: int) -> str:
     try:
         note = cache_folder() / "sha256" / name
         if time.time() - note.stat().st_mtime < FORGOTTEN_SECONDS:
-            return note.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
+            return read_text(note, MOST_NOTE)
+    except (OSError, UserError, UnicodeDecodeError):
         pass
     except RuntimeError:  # this user has no home
         return sha256_file(path)

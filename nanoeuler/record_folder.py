@@ -11,7 +11,7 @@ from typing import Any
 
 from nanoeuler import log
 from nanoeuler.errors import UserError
-from nanoeuler.files import read_json
+from nanoeuler.files import read_json, read_lines
 from nanoeuler.integrity import Origin, check_file
 
 
@@ -58,14 +58,15 @@ def read_json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     Raises `UserError` naming the line of a mistake.
     """
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        for number, line in enumerate(read_lines(path), 1):
+            where = f"{path}, line {number}"
+            text = line.decode("utf-8")
+            if text.strip():
+                yield where, parse(text, where)
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file; run the stage that writes it first") from error
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 text ({error}); save it as UTF-8") from error
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            yield f"{path}, line {number}", parse(line, f"{path}, line {number}")
+        raise UserError(f"{where}: not UTF-8 text ({error}); save it as UTF-8") from error
 
 
 def parse(line: str, where: str) -> dict[str, Any]:

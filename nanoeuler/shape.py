@@ -32,7 +32,7 @@ from typing import (
 )
 
 from nanoeuler.errors import UserError, brief
-from nanoeuler.files import parse_json
+from nanoeuler.files import MOST_LINES, parse_json, read_text
 from nanoeuler.model.config import is_huge
 
 LARGEST_COUNT = 1e15
@@ -87,7 +87,7 @@ def read_lines(
     no writer leaves.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_text(path, MOST_LINES).splitlines()
     except UnicodeDecodeError as error:
         raise UserError(
             f"{path}: not UTF-8 text (byte {error.start:,}); delete it, or run the stage again"

@@ -9,6 +9,9 @@ from nanoeuler import log
 from nanoeuler.cli.options import add_device, add_gpus, add_model, finish, model_folder
 from nanoeuler.errors import UserError
 
+MOST_PROMPT = 10_000_000
+"""Bytes of a prompt on standard input: more tokens than any context has."""
+
 
 def register(subparsers: argparse._SubParsersAction) -> None:
     """Add these subcommands."""
@@ -153,7 +156,12 @@ def read_prompt(prompt: str) -> str:
     """The prompt, or for "-" the text on standard input, without the line end that echo adds."""
     if prompt != "-":
         return as_text(prompt, "--prompt")
-    return decoded(sys.stdin.buffer.read(), "the prompt on standard input").removesuffix("\n")
+    content = sys.stdin.buffer.read(MOST_PROMPT + 1)
+    if len(content) > MOST_PROMPT:
+        raise UserError(
+            f"the prompt on standard input has more than {MOST_PROMPT / 1e6:.0f} MB; give less"
+        )
+    return decoded(content, "the prompt on standard input").removesuffix("\n")
 
 
 def as_text(argument: str, name: str) -> str:

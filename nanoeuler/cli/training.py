@@ -238,6 +238,7 @@ def candidate_backend(options: argparse.Namespace, ranks: int) -> "Backend | Non
     Raises `UserError` for a folder that holds another run, which it would replace.
     """
     from nanoeuler.backend.reference import ReferenceBackend
+    from nanoeuler.files import read_lines
     from nanoeuler.lessons.candidate import read_candidate
 
     path, metrics = options.candidate, options.output / "metrics.jsonl"
@@ -248,7 +249,7 @@ def candidate_backend(options: argparse.Namespace, ranks: int) -> "Backend | Non
             "--candidate computes with the specification's ops in one process; leave out --ranks, "
             "--gpus and --device"
         )
-    if metrics.exists() and '"candidate"' not in metrics.read_text("utf-8").partition("\n")[0]:
+    if metrics.exists() and '"candidate"' not in next(read_lines(metrics), b"").decode():
         raise UserError(
             f"{options.output}: holds a run without --candidate, which this one would replace; "
             "give --output another folder"

@@ -19,6 +19,7 @@ from typing import Any
 from nanoeuler import log
 from nanoeuler.cli.options import finish
 from nanoeuler.errors import UserError
+from nanoeuler.files import MOST_JSON, read_bounded
 from nanoeuler.processes import STARTER, own_identity
 from nanoeuler.shipped import HOME, find, find_snakefile
 
@@ -104,7 +105,7 @@ def check(files: Iterable[str], stages: Iterable[str]) -> None:
 def names_run(file: Path) -> bool:
     """Does it set `run`, as the configuration of a run does?"""
     try:
-        return b"\nrun:" in b"\n" + file.read_bytes()
+        return b"\nrun:" in b"\n" + read_bounded(file, MOST_JSON)
     except OSError:
         return False
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nanoeuler.corpus.own_text import find_files, slug
-from nanoeuler.files import atomic_write, canonical_json
+from nanoeuler.files import MOST_JSON, atomic_write, canonical_json, read_bounded
 
 ONE_JOB = 16e9
 """Bytes of web pages that one job cleans and encodes. More is shared out in groups of shards."""
@@ -232,7 +232,7 @@ class Paths:
             listed[file] = [status.st_size, status.st_mtime_ns]
         text = json.dumps(listed, indent=0) + "\n"  # ASCII: a name need not be UTF-8
         path = Path(self.own_list)
-        if not path.is_file() or path.read_text(encoding="ascii", errors="replace") != text:
+        if not path.is_file() or read_bounded(path, MOST_JSON) != text.encode("ascii"):
             with atomic_write(path) as opened:
                 opened.write(text)
 

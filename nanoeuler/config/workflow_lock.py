@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TextIO
 
 from nanoeuler.config.snakemake_internals import FOLDER, LOCKS
+from nanoeuler.files import MOST_JSON
 
 
 class WorkflowLock:
@@ -49,7 +50,7 @@ class WorkflowLock:
 def delete_locks_of_the_dead(notes: TextIO, folder: Path) -> None:
     """Delete the lock files that were written since the first of the dead began, and the notes."""
     notes.seek(0)
-    lines = notes.read().splitlines()
+    lines = notes.read(MOST_JSON).splitlines()
     notes.truncate(0)
     try:
         hosts, moments = zip(*map(json.loads, lines), strict=True)

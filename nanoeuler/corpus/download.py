@@ -21,7 +21,15 @@ from nanoeuler.corpus.addresses import resolve
 from nanoeuler.corpus.limits import LARGEST_DOWNLOAD
 from nanoeuler.corpus.remote_file import Patience, RemoteFile, StartOver
 from nanoeuler.errors import UserError
-from nanoeuler.files import explain_os_errors, read_json, sha256_file, sync, write_json
+from nanoeuler.files import (
+    MOST_NOTE,
+    explain_os_errors,
+    read_json,
+    read_text,
+    sha256_file,
+    sync,
+    write_json,
+)
 from nanoeuler.locks import lock_file
 from nanoeuler.shape import check_shape
 
@@ -284,9 +292,9 @@ def resumable(partial: Path, location: str) -> tuple[str | None, int]:
     then they are None and 0.
     """
     try:
-        note = json.loads(note_path(partial).read_text(encoding="utf-8"))
+        note = json.loads(read_text(note_path(partial), MOST_NOTE))
         have = partial.stat().st_size
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, UserError, ValueError):
         return None, 0
     match note:
         case {"url": str(url), "validator": str(validator)} if url == location and have:

@@ -15,6 +15,7 @@ import numpy as np
 
 from nanoeuler.corpus.batches import Batch
 from nanoeuler.errors import UserError
+from nanoeuler.files import read_bounded
 
 PAGE = np.dtype([("end", "<u8"), ("sha256", "V32")])
 
@@ -40,8 +41,8 @@ def read_index(text: Path) -> np.ndarray:
     for path in (text, index_of(text)):
         if not path.is_file():
             raise UserError(f"{path}: no such file; extract it first: nanoeuler fineweb")
-    raw = index_of(text).read_bytes()
     size = text.stat().st_size
+    raw = read_bounded(index_of(text), (size + 1) * PAGE.itemsize)  # pages are not empty
     pages = np.frombuffer(raw[: len(raw) - len(raw) % PAGE.itemsize], PAGE)
     ends = pages["end"]
     last = int(ends[-1]) if len(ends) else 0

@@ -21,8 +21,9 @@ from typing import NamedTuple
 from nanoeuler.corpus.decode import decode
 from nanoeuler.corpus.gutenberg_borders import TITLE, Cut, find_cuts
 from nanoeuler.corpus.gutenberg_credits import strip_credits, trim
+from nanoeuler.corpus.limits import LARGEST_BOOK
 from nanoeuler.errors import UserError
-from nanoeuler.files import atomic_write, write_json
+from nanoeuler.files import atomic_write, read_bounded, write_json
 
 HEADER = 60_000  # characters: no header, small print included, is longer
 
@@ -172,7 +173,7 @@ def clean_file(
     be used, `output` is empty.
     """
     try:
-        raw = Path(input).read_bytes()
+        raw = read_bounded(input, LARGEST_BOOK)
     except OSError as error:
         raise UserError(
             f"{input}: cannot be read ({error.strerror}); fetch the book first: "

@@ -18,6 +18,7 @@ from nanoeuler.corpus.gutenberg_borders import ENDS, LICENCE_START, START
 from nanoeuler.corpus.limits import LARGEST_BOOK
 from nanoeuler.corpus.remote_file import NotThere, Patience, TooLarge
 from nanoeuler.errors import UserError
+from nanoeuler.files import read_bounded
 
 NUMBER = re.compile(r"\be-?(?:book|text)\s*(?:no\.?\s*)?#\s*(\d+)", re.IGNORECASE)
 SHORTEST_UNMARKED = (
@@ -34,7 +35,7 @@ def fetch_book(
     has no good text of the book.
     """
     if output.is_file():
-        problem = wrong_with(output.read_bytes(), book)
+        problem = wrong_with(read_bounded(output, LARGEST_BOOK), book)
         if problem is None:
             log.line("cached", path=output)
             return
@@ -43,7 +44,7 @@ def fetch_book(
     for url in addresses(mirror, book):
 
         def check(path: Path, url: str = url) -> None:
-            if problem := wrong_with(path.read_bytes(), book):
+            if problem := wrong_with(read_bounded(path, LARGEST_BOOK), book):
                 raise UnfitBook(
                     f"{url}: {problem}; try again later, name another mirror, "
                     f"or take book {book} out of the sources file"

@@ -23,7 +23,7 @@ from nanoeuler.corpus.limits import LARGEST_FOOTER
 from nanoeuler.corpus.page_checksums import BadPage, check_pages
 from nanoeuler.corpus.remote_file import RemoteFile, StartOver
 from nanoeuler.errors import UserError
-from nanoeuler.files import write_json
+from nanoeuler.files import read_text, write_json
 
 MAGIC = b"PAR1"
 TAIL = 8  # bytes: the footer's length (little-endian, 4 bytes) and the magic
@@ -112,7 +112,7 @@ class SparseCopy:
     def resume(self) -> None:
         """Take over what an earlier attempt fetched of the same file."""
         try:
-            note = json.loads(self.note.read_text(encoding="utf-8"))
+            note = json.loads(read_text(self.note))
             with open(self.path, "rb") as file:
                 self.ranges = [
                     (start, stop, sha256)
@@ -121,7 +121,7 @@ class SparseCopy:
                     and hashlib.sha256(read_range(file, start, stop)).hexdigest() == sha256
                 ]
             self.remote.validator = str(note["validator"]) if self.ranges else None
-        except (FileNotFoundError, KeyError, TypeError, ValueError):
+        except (FileNotFoundError, UserError, KeyError, TypeError, ValueError):
             self.ranges = []
         if not self.ranges:
             self.remove()

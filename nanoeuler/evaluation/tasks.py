@@ -24,7 +24,7 @@ from nanoeuler import log
 from nanoeuler.api import LanguageModel
 from nanoeuler.errors import UserError
 from nanoeuler.evaluation.continuations import Pair, encode, log_likelihoods
-from nanoeuler.files import read_json
+from nanoeuler.files import read_json, read_lines
 from nanoeuler.integrity import Origin, check_file
 from nanoeuler.model.likelihood import Share, in_order
 
@@ -64,7 +64,7 @@ def read_task(manifest: Path) -> Task:
     origin = Origin("`nanoeuler task`", f"delete {manifest.parent} and run it again")
     check_file(path, described.get("items_sha256"), origin)
     try:
-        items = [json.loads(line) for line in path.read_text(encoding="ascii").split("\n") if line]
+        items = [json.loads(line) for line in read_lines(path) if line.strip()]
     except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError) as error:
         raise UserError(
             f"{path}: missing or damaged ({error}); "

@@ -4,10 +4,9 @@ Settings under which transformers would compute something else than this project
 by name.
 """
 
-import json
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,14 @@ from safetensors import SafetensorError, safe_open
 from nanoeuler import log
 from nanoeuler.config.yaml_file import front_matter
 from nanoeuler.errors import UserError, brief
-from nanoeuler.files import read_json, sha256_file, sha256_text
+from nanoeuler.files import read_bounded, read_json, sha256_file, sha256_text
 from nanoeuler.interchange.exporting import require_new
-from nanoeuler.model.bf16 import from_bf16
 from nanoeuler.model.companions import CARD, TOKENIZER_CONFIG
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.files import CONFIG, TOKENIZER, WEIGHTS, SavedModel, save_model
+from nanoeuler.model.files import CONFIG, MOST_CONFIG, TOKENIZER, WEIGHTS, SavedModel, save_model
 from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.template import TEMPLATES, chat_template
+from nanoeuler.model.weights_file import TYPES, read_header, read_values, require_size
 from nanoeuler.tokenizer import gpt2_files
 from nanoeuler.tokenizer.gpt2_files import HUGGING_FACE
 from nanoeuler.tokenizer.huggingface_encoder import HuggingFaceEncoder
@@ -89,8 +88,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 """What a key that is left out means to transformers, where that is no default of ours. (A null
 means something else: no window, or as many key heads as query heads.)"""
 SENTENCEPIECE = "tokenizer.model"
-TYPES = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
-"""Types of weights in the files, and how NumPy reads them."""
+MOST_TEMPLATE, MOST_SETTINGS = 1_000_000, 10_000_000
+"""Bytes of a chat template, and of tokenizer_config.json."""
 
 
 def import_folder(folder: Path, output: Path, template: str | None = None) -> SavedModel:
@@ -101,7 +100,7 @@ def import_folder(folder: Path, output: Path, template: str | None = None) -> Sa
     """
     require_new(output)
     require_folder(folder)
-    keys = read_json(folder / CONFIG)
+    keys = read_json(folder / CONFIG, MOST_CONFIG)
     config = read_config(folder / CONFIG, keys)
     vocabulary = read_vocabulary(folder, config, keys)
     files = weight_files(folder)
@@ -325,11 +324,12 @@ def weight_files(folder: Path) -> list[Path]:
 
 def read_weights(folder: Path, files: list[Path], config: ModelConfig) -> np.ndarray:
     """A flat buffer with the weights in `files`."""
+    require_size(config, files)
     parameters = np.zeros(FlatBuffer.elements(config), np.float32)
     buffer = FlatBuffer(config, parameters)
     missing = set(buffer.rows)
     for path in files:
-        for stored_name, tensor in read_tensors(path):
+        for stored_name, shape, read in tensors_in(path):
             if stored_name.endswith(COMPUTED) or (config.tied and stored_name == "lm_head.weight"):
                 continue  # computed by us, or the embedding again
             name = stored_name
@@ -341,11 +341,12 @@ def read_weights(folder: Path, files: list[Path], config: ModelConfig) -> np.nda
                     f"of its {CONFIG} does not have; give another model"
                 )
             expected = buffer.in_file(name).shape
-            if tensor.shape != expected:
+            if shape != expected:
                 raise UserError(
-                    f"{path}: tensor {name} has shape {list(tensor.shape)} where {CONFIG} asks for "
+                    f"{path}: tensor {name} has shape {list(shape)} where {CONFIG} asks for "
                     f"{list(expected)}; fetch the model again"
                 )
+            tensor = read()
             if not np.isfinite(tensor).all():
                 raise UserError(
                     f"{path}: tensor {name} holds values that are not finite; give another model"
@@ -360,33 +361,25 @@ def read_weights(folder: Path, files: list[Path], config: ModelConfig) -> np.nda
     return parameters
 
 
-def read_tensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:
-    """Each tensor of a safetensors file in float32. (The package reads no bf16 for NumPy.)"""
-    with ExitStack() as stack:
-        try:
-            raw = stack.enter_context(open(path, "rb"))
-            size = min(int.from_bytes(raw.read(8), "little"), path.stat().st_size)
-            header = json.loads(raw.read(size))
-            check_types(path, header)
-            # the package checks the rest: that entries are whole and fit the data
-            names = stack.enter_context(safe_open(path, framework="numpy")).keys()
-        except (SafetensorError, OSError, ValueError, RecursionError) as error:
-            raise UserError(
-                f"{path}: damaged or cut off ({error}); fetch the model again"
-            ) from error
-        for name in names:
-            entry = header[name]
-            start, end = entry["data_offsets"]
-            raw.seek(8 + size + start)
-            values = np.frombuffer(raw.read(end - start), TYPES[entry["dtype"]])
-            numbers = from_bf16(values) if entry["dtype"] == "BF16" else values.astype(np.float32)
-            yield name, numbers.reshape(entry["shape"])
+def tensors_in(path: Path) -> Iterator[tuple[str, tuple[int, ...], Callable[[], np.ndarray]]]:
+    """The name and shape of each tensor of a safetensors file, and what reads it as float32."""
+    try:
+        header, data = read_header(path)
+        check_types(path, header)
+        # the package checks the rest: that entries are whole and fit the data
+        with safe_open(path, framework="numpy") as file:
+            names = file.keys()
+    except (SafetensorError, OSError, ValueError) as error:
+        raise UserError(f"{path}: damaged or cut off ({error}); fetch the model again") from error
+    for name in names:
+        entry = header[name]
+        yield name, tuple(entry["shape"]), partial(read_values, path, entry, data)
 
 
-def check_types(path: Path, header: Any) -> None:
+def check_types(path: Path, header: Mapping[str, Any]) -> None:
     """Refuse types of weights that import does not read, among them those that the safetensors
     package does not know."""
-    for name, entry in header.items() if isinstance(header, dict) else ():
+    for name, entry in header.items():
         kind = entry.get("dtype", "F32") if isinstance(entry, dict) else "F32"
         if name != "__metadata__" and kind not in list(TYPES):
             raise UserError(
@@ -409,10 +402,11 @@ def find_licence(folder: Path) -> str:
 def find_template(folder: Path) -> str | None:
     """The template of ours that the model was tuned on; None where it has none, or another."""
     if (folder / CHAT_TEMPLATE).is_file():
-        found: Any = (folder / CHAT_TEMPLATE).read_text(encoding="utf-8", errors="replace")
+        content = read_bounded(folder / CHAT_TEMPLATE, MOST_TEMPLATE)
+        found: Any = content.decode("utf-8", "replace")
     else:
         path = folder / TOKENIZER_CONFIG
-        settings = read_json(path) if path.is_file() else {}
+        settings = read_json(path, MOST_SETTINGS) if path.is_file() else {}
         found = settings.get("chat_template") if isinstance(settings, dict) else None
     known = EARLIER_TEMPLATES | {sha256_text(chat_template(name)): name for name in TEMPLATES}
     text = found.encode("utf-8", "replace").decode() if isinstance(found, str) else ""

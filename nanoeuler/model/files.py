@@ -31,6 +31,8 @@ from nanoeuler.shipped import find
 from nanoeuler.tokenizer import tokenizer_json
 
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
+MOST_CONFIG = 10_000_000
+"""Bytes of `config.json`, which has some thousand."""
 
 
 @dataclass
@@ -180,7 +182,7 @@ def read_unsealed(folder: Path) -> tuple[ModelConfig, dict[str, Any]]:
             f"{folder}: holds no finished model ({CONFIG}: no such file); give the folder of one, "
             "or run its stage to the end"
         )
-    content = read_json(folder / CONFIG)
+    content = read_json(folder / CONFIG, MOST_CONFIG)
     description = content.get("nanoeuler") if isinstance(content, dict) else None
     if not isinstance(description, dict) or not isinstance(description.get("model"), dict):
         raise UserError(

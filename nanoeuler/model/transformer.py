@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from nanoeuler.model.choosing import Choosing
 
 
+FIRST_POSITIONS = 4096
+"""Of the first rotary table, if the context has as many."""
+
+
 @dataclass
 class Batch:
     """B rows of T tokens, as int32 arrays of the engine."""
@@ -80,7 +84,8 @@ class Transformer:
         points.append((w.final_norm, w.final_norm_bias))
         self.buffers = KeptBuffers(config, backend, points, recompute=recompute)
         self.idle_caches: dict[tuple[int, int], CacheMemory] = {}
-        table = backend.rope_table(config.context, config.head_size, config.rope_theta)
+        positions = min(config.context, FIRST_POSITIONS)
+        table = backend.rope_table(positions, config.head_size, config.rope_theta)
         self.rope_tables = [table]
         """The longest is last. Programs that were recorded read the shorter ones."""
 
@@ -95,7 +100,8 @@ class Transformer:
     def need_positions(self, positions: int) -> None:
         """Make a rotary table of at least `positions`.
 
-        RoPE has no parameters, so a context may grow after training.
+        RoPE has no parameters: a context may grow after training, and of a long one only what is
+        used takes memory.
         """
         known = len(self.rope_table[0])
         if known < positions:

@@ -11,19 +11,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError, TensorSpec, deserialize, safe_open, serialize_file
+from safetensors import SafetensorError, TensorSpec, safe_open, serialize_file
 from safetensors.numpy import save_file
 
 from nanoeuler.errors import UserError, brief
+from nanoeuler.files import parse_json
 from nanoeuler.model.bf16 import from_bf16, to_bf16
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import FlatBuffer
-from nanoeuler.model.spec import tensor_table
+from nanoeuler.model.spec import parameter_count, tensor_table
 
 OUTPUTS = ("o_proj.weight", "down_proj.weight", "c_proj.weight", "c_proj.bias")
 """The parts of a layer that its step is proportional to."""
+MOST_HEADER = 16_000_000
+"""Bytes of a file's header: a hundred thousand tensors. (The format allows 100 MB.)"""
+MOST_UNSEEN = 1 << 30
+"""Bytes that are taken for a model before it is known that its files have as many."""
+TYPES = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
+"""Types of weights in the files, and how NumPy reads them."""
 STEP = "outputs_times_h"
 """Key of the metadata of a file whose outputs are multiplied by h, which it gives."""
 
@@ -66,6 +74,7 @@ def load_parameters(path: Path, config: ModelConfig) -> np.ndarray:
 
     Raises `UserError` like `load_tensors`.
     """
+    require_size(config, [path])
     buffer = FlatBuffer(config, np.zeros(FlatBuffer.elements(config), np.float32))
     load_tensors(path, {"": buffer}, norms_of_ones(config))
     if stored_step(path, config) != config.step_size:
@@ -73,6 +82,42 @@ def load_parameters(path: Path, config: ModelConfig) -> np.ndarray:
             if name.endswith(OUTPUTS):
                 buffer[name][...] /= np.float32(config.step_size)
     return buffer.array
+
+
+def require_size(config: ModelConfig, files: Sequence[Path]) -> None:
+    """Refuse a config whose model would take far more memory than its files have."""
+    parameters = parameter_count(config)
+    have = sum(path.stat().st_size for path in files if path.is_file())
+    if 4 * parameters > MOST_UNSEEN and 2 * parameters > have:
+        raise UserError(
+            f"{files[0]}: a model with the fields of its config has {parameters:,} parameters, and "
+            f"its weights take {have:,} bytes, which cannot hold them; fetch the model again"
+        )
+
+
+def read_header(path: Path) -> tuple[dict[str, Any], int]:
+    """The header of a safetensors file, and where the data begin. Raises ValueError for damage.
+
+    What the entries say is for the safetensors package to check.
+    """
+    with open(path, "rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        if size > MOST_HEADER:
+            raise ValueError(f"its header has {size:,} bytes")
+        header = parse_json(file.read(size).decode("utf-8"))
+    if not isinstance(header, dict):
+        raise ValueError("its header is no JSON object")
+    return header, 8 + size
+
+
+def read_values(path: Path, entry: Mapping[str, Any], data: int) -> np.ndarray:
+    """A tensor of a file that the safetensors package has checked, as float32. (It reads no bf16
+    for NumPy.) `entry`: that of the header, `data`: where the data begin."""
+    start, end = entry["data_offsets"]
+    kind = TYPES[entry["dtype"]]
+    values = np.fromfile(path, kind, (end - start) // np.dtype(kind).itemsize, offset=data + start)
+    numbers = from_bf16(values) if entry["dtype"] == "BF16" else values.astype(np.float32)
+    return numbers.reshape(entry["shape"])
 
 
 def stored_step(path: Path, config: ModelConfig) -> float:
@@ -159,43 +204,31 @@ def load_tensors(
     }
     other_fields = "the file is of a model with other fields than its config says"
     try:
+        header, data = read_header(path)
         with safe_open(path, framework="numpy") as file:
             present = set(file.keys())
-            for name in sorted(present - wanted.keys()):
-                if name not in known:
-                    raise UserError(f"{path}: tensor {name} is one too many; {other_fields}")
-                stored = file.get_slice(name)
-                shape = known[name].shape
-                check_stored(path, name, stored.get_dtype(), stored.get_shape(), shape)
-                wanted[name] = np.zeros(shape, np.float32)
-            for name, view in wanted.items():
-                if name not in present:
-                    raise UserError(f"{path}: tensor {name} is missing; {other_fields}")
-                stored = file.get_slice(name)
-                check_stored(path, name, stored.get_dtype(), stored.get_shape(), view.shape)
-            halves = bf16_tensors(path) if stored.get_dtype() == "BF16" else None
-            for name, view in wanted.items():
-                view[...] = halves[name] if halves else file.get_tensor(name)
-            for name in present & known.keys():
-                if not np.array_equal(wanted[name], known[name]):
-                    raise UserError(f"{path}: tensor {name} has other values; {other_fields}")
+        for name in sorted(present - wanted.keys()):
+            if name not in known:
+                raise UserError(f"{path}: tensor {name} is one too many; {other_fields}")
+            wanted[name] = np.zeros(known[name].shape, np.float32)
+        for name, view in wanted.items():
+            if name not in present:
+                raise UserError(f"{path}: tensor {name} is missing; {other_fields}")
+            check_stored(path, name, header[name]["dtype"], header[name]["shape"], view.shape)
+        for name, view in wanted.items():
+            view[...] = read_values(path, header[name], data)
+        for name in present & known.keys():
+            if not np.array_equal(wanted[name], known[name]):
+                raise UserError(f"{path}: tensor {name} has other values; {other_fields}")
     except FileNotFoundError as error:
         raise UserError(
             f"{path}: no such file; train the model first or give its folder"
         ) from error
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, ValueError) as error:
         raise UserError(
             f"{path}: damaged or cut off ({error}); copy it again from where it came, or delete "
             f"{path.parent} and run its stage again"
         ) from error
-
-
-def bf16_tensors(path: Path) -> dict[str, np.ndarray]:
-    """All tensors of a file in bf16, as float32. (The package reads no bf16 for NumPy.)"""
-    return {
-        name: from_bf16(np.frombuffer(entry["data"], np.uint16)).reshape(entry["shape"])
-        for name, entry in deserialize(path.read_bytes())
-    }
 
 
 def check_stored(

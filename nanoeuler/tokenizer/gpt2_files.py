@@ -8,7 +8,7 @@
 from pathlib import Path
 
 from nanoeuler.errors import UserError
-from nanoeuler.files import read_json
+from nanoeuler.files import read_json, read_text
 from nanoeuler.tokenizer.tokenizer_json import DECODER, PRETOKENIZER, Reader
 from nanoeuler.tokenizer.vocabulary import GPT2_END, Vocabulary
 
@@ -29,7 +29,7 @@ def read(folder: str | Path, files: tuple[str, str] = RELEASED) -> Vocabulary:
     if not isinstance(ids, dict) or GPT2_END not in ids:
         raise UserError(f"{names}: not GPT-2's {names.name} (it has no {GPT2_END!r}); {REMEDY}")
     try:
-        lines = pairs.read_text(encoding="utf-8").split("\n")
+        lines = read_text(pairs).split("\n")
     except UnicodeDecodeError as error:
         raise UserError(f"{pairs}: damaged: not UTF-8 ({error}); {REMEDY}") from error
     merges = [line for line in lines if line and not line.startswith("#version")]

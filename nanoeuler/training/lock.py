@@ -22,7 +22,7 @@ from typing import IO, Any
 
 from nanoeuler import log
 from nanoeuler.errors import UserError
-from nanoeuler.files import explain_os_errors, sha256_text
+from nanoeuler.files import MOST_NOTE, explain_os_errors, sha256_text
 from nanoeuler.processes import boot_id, process_namespace, process_start
 
 LOCK = "lock.json"
@@ -127,7 +127,7 @@ class FolderLock:
         while True:
             try:
                 with open(path, encoding="utf-8", errors="replace") as file:
-                    text = file.read()
+                    text = file.read(MOST_NOTE)
                     holder, before = read_holder(text), path
                     path = self.folder / f".lock.after-{sha256_text(text)[:16]}"
                     if path == before:  # nobody succeeds himself: a damaged copy
@@ -158,7 +158,7 @@ def at_work(folder: Path) -> bool:
     write there: clocks of other machines may be wrong."""
     try:
         with open(folder / LOCK, encoding="utf-8", errors="replace") as file:
-            known = runs_here(read_holder(file.read()), file)
+            known = runs_here(read_holder(file.read(MOST_NOTE)), file)
             fresh = time.time() - os.fstat(file.fileno()).st_mtime < SILENT_SECONDS
             return fresh if known is None else known
     except OSError:

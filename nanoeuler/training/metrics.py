@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nanoeuler.errors import UserError
-from nanoeuler.files import atomic_write, explain_os_errors
+from nanoeuler.files import MOST_LINES, atomic_write, explain_os_errors, read_text
 
 
 class Metrics:
@@ -28,7 +28,7 @@ class Metrics:
         """
         self.refuse_link()
         kept = [header]
-        lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
+        lines = read_text(self.path, MOST_LINES).splitlines() if self.path.exists() else []
         for line in lines:
             try:
                 entry = json.loads(line)

@@ -17,7 +17,7 @@ from nanoeuler import log
 from nanoeuler.backend.ops import Backend
 from nanoeuler.config.stages import CHECKED_CODE, code_fingerprint
 from nanoeuler.errors import UserError
-from nanoeuler.files import canonical_json, sha256_text, write_json
+from nanoeuler.files import canonical_json, read_text, sha256_text, write_json
 from nanoeuler.model.checks.comparison import Comparison
 from nanoeuler.model.checks.engine_ops import OP_TOLERANCE, check_device_ops
 from nanoeuler.model.checks.model_gradients import check_all
@@ -154,9 +154,9 @@ def wrong_op(form: Form) -> Comparison | None:
 def read_kept(form: Form) -> dict[str, Any] | None:
     """What an earlier process found, if nothing was wrong."""
     try:
-        kept = json.loads(kept_path(form).read_text("utf-8"))
+        kept = json.loads(read_text(kept_path(form)))
         return kept if kept["engine"]["passed"] is True and kept["gradients"] >= 0 else None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (UserError, OSError, ValueError, KeyError, TypeError):
         return None
 
 

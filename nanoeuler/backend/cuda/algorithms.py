@@ -12,7 +12,7 @@ from typing import Any
 
 from nanoeuler import log
 from nanoeuler.errors import UserError
-from nanoeuler.files import write_json
+from nanoeuler.files import read_text, write_json
 from nanoeuler.integrity import SEAL, Origin, check_seal, seal
 
 ALGORITHM = re.compile(r"[0-9a-f]{128}")
@@ -21,10 +21,10 @@ ALGORITHM = re.compile(r"[0-9a-f]{128}")
 def read_algorithms(path: Path) -> dict[str, str]:
     """The algorithms chosen on this machine before; none without a file, or with a damaged one."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_text(path))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, RecursionError) as error:
+    except (UserError, OSError, ValueError, RecursionError) as error:
         return none_of(path, str(error))
     if not isinstance(content, dict):
         return none_of(path, "it is no JSON object")

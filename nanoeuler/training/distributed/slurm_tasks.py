@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from nanoeuler import log
 from nanoeuler.errors import UserError
+from nanoeuler.files import read_text
 from nanoeuler.temporary import temporary_beside
 from nanoeuler.training.distributed.group import Group, HostGroup, Lost, losing
 
@@ -133,7 +134,7 @@ def follow(folder: Path) -> HostGroup:
                 "all hosts must see the folder"
             )
         time.sleep(0.1)
-    where = json.loads(file.read_text())
+    where = json.loads(read_text(file))
     connections = []
     with losing():
         for kind in ("calls", "life"):
