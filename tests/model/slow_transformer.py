@@ -42,6 +42,69 @@ def slow_logits(config, tensors, ids) -> list[list[Vector]]:
     ]
 
 
+def slow_gpt2_logits(config, tensors, ids) -> list[list[Vector]]:
+    """`slow_logits` of a GPT-2, whose matrices are (out, in) as well."""
+    c = config
+    rows = zip(ids, tensors["transformer.wpe.weight"], strict=False)
+    stream = [add(tensors["transformer.wte.weight"][id], position) for id, position in rows]
+    for layer in range(c.layers):
+        prefix = f"transformer.h.{layer}."
+        w = {n.removeprefix(prefix): x for n, x in tensors.items() if n.startswith(prefix)}
+        normed = [norm(w, "ln_1", x, c.norm_epsilon) for x in stream]
+        packed = [biased(w, "attn.c_attn", x) for x in normed]
+        attended = [biased(w, "attn.c_proj", x) for x in attend_by_head(c, packed)]
+        stream = [euler_step(x, c.step_size, f) for x, f in zip(stream, attended, strict=True)]
+        normed = [norm(w, "ln_2", x, c.norm_epsilon) for x in stream]
+        inner = [[gelu(value) for value in biased(w, "mlp.c_fc", x)] for x in normed]
+        outputs = [biased(w, "mlp.c_proj", x) for x in inner]
+        stream = [euler_step(x, c.step_size, f) for x, f in zip(stream, outputs, strict=True)]
+    first = tensors["transformer.wte.weight"] if c.tied else tensors["lm_head.weight"]
+    heads = [first, *(tensors[f"mtp_heads.{head}.weight"] for head in range(1, c.mtp_heads))]
+    last = [norm(tensors, "transformer.ln_f", x, c.norm_epsilon) for x in stream]
+    return [[apply(head, x) for head in heads] for x in last]
+
+
+def attend_by_head(c, packed: list[Vector]) -> list[Vector]:
+    """Causal attention of queries, keys and values that stand one after another."""
+    outputs = []
+    for position, row in enumerate(packed):
+        joined: Vector = []
+        for start in range(0, c.dim, c.head_size):
+            query = row[start : start + c.head_size]
+            keys, values = (
+                [each[at : at + c.head_size] for each in packed[: position + 1]]
+                for at in (c.dim + start, 2 * c.dim + start)
+            )
+            scores = [math.exp(dot(query, key) / math.sqrt(c.head_size)) for key in keys]
+            joined += [
+                sum(score * value[i] for score, value in zip(scores, values, strict=True))
+                / sum(scores)
+                for i in range(c.head_size)
+            ]
+        outputs.append(joined)
+    return outputs
+
+
+def norm(weights, name: str, x: Vector, epsilon: float) -> Vector:
+    """LayerNorm."""
+    mean = sum(x) / len(x)
+    root = math.sqrt(sum((value - mean) ** 2 for value in x) / len(x) + epsilon)
+    parts = zip(x, weights[f"{name}.weight"], weights[f"{name}.bias"], strict=True)
+    return [weight * (value - mean) / root + bias for value, weight, bias in parts]
+
+
+def gelu(x: float) -> float:
+    return x / 2 * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def biased(weights, name: str, x: Vector) -> Vector:
+    return add(apply(weights[f"{name}.weight"], x), weights[f"{name}.bias"])
+
+
+def add(a: Vector, b: Vector) -> Vector:
+    return [x + y for x, y in zip(a, b, strict=True)]
+
+
 def slow_attention(c, weights, xs: list[Vector]) -> list[Vector]:
     """Causal grouped-query attention: query head h reads key/value head h // (heads / kv_heads)."""
     size = c.head_size

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from slow_transformer import slow_gpt2_logits
 
 from nanoeuler.backend.cpu.engine import CpuBackend
 from nanoeuler.backend.reference import ReferenceBackend
@@ -88,6 +89,30 @@ def test_fresh_biases_are_zero_and_outputs_of_layers_small():
 def test_the_cpu_trains_what_the_specification_says(fields):
     rows = list(check_form(CpuBackend(2), config_of(**fields)))
     assert all(row.passed for row in rows), max(rows, key=lambda row: row.error / row.limit)
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"tied": False, "step_size": 0.5, "layers": 1}, {"norm_epsilon": 0.5}]
+)
+def test_logits_are_those_of_the_slow_transformer(fields):
+    fields = {
+        "dim": 12,
+        "heads": 2,
+        "kv_heads": 2,
+        "ffn": 9,
+        "vocab_size": 30,
+        "context": 8,
+    } | fields
+    model = model_of(ReferenceBackend(np.float64), **fields)
+    ids = np.random.default_rng(3).integers(0, 30, (2, 7)).astype(np.int32)
+    positions = np.tile(np.arange(7, dtype=np.int32), (2, 1))
+    buffers = model.forward(Batch(ids, positions, np.zeros_like(ids)), training=True)
+    logits = model.heads.logits(model.weights.heads, buffers).reshape(2, 7, 3, 30)
+    weights = FlatBuffer(model.config, model.parameters)
+    tensors = {tensor.name: weights[tensor.name].tolist() for tensor in weights.table}
+    expected = [slow_gpt2_logits(model.config, tensors, row) for row in ids.tolist()]
+    # float64; sums are taken in another order
+    np.testing.assert_allclose(logits, np.array(expected), rtol=1e-11, atol=1e-12)
 
 
 @pytest.mark.parametrize("engine", [ReferenceBackend(), CpuBackend(1)], ids=["reference", "cpu"])
