@@ -5,6 +5,7 @@
 #   make lint       style, and the workflow's own checks
 #   make fuzz       damaged input for every reader; `MINUTES=60`
 #   make torture    runs under kill -9 and on full disks; `KILLS=200`
+#   make mutants    mistakes planted in the computation, and what catches each
 #   make install    .venv only; `EXTRAS="slurm serve gguf tokenizers mkl"`, or some of these
 #   make lock       renew requirements/ from pyproject.toml (needs uv and the network)
 #   make clean      remove .venv and caches; data/ and results/ stay
@@ -18,7 +19,7 @@ EXTRAS :=
 MINUTES := 60
 KILLS := 200
 
-.PHONY: demo test lint types workflow-style fuzz torture install lock clean
+.PHONY: demo test lint types workflow-style fuzz torture mutants install lock clean
 
 demo: .venv/core.stamp
 	$(BIN)/snakemake --cores all
@@ -48,6 +49,9 @@ fuzz: .venv/core.stamp
 torture: .venv/core.stamp
 	$(BIN)/python -m fuzz.torture --kills $(KILLS)
 	$(BIN)/python -m fuzz.full_disk
+
+mutants: .venv/dev.stamp
+	$(BIN)/python -m fuzz.mutants --write
 
 install:
 	requirements/install.sh $(EXTRAS) $(CUDA)
