@@ -6,7 +6,7 @@
 #   make fuzz       damaged input for every reader; `MINUTES=60`
 #   make torture    runs under kill -9 and on full disks; `KILLS=200`
 #   make mutants    mistakes planted in the computation, and what catches each
-#   make install    .venv only; `EXTRAS="slurm serve gguf tokenizers mkl"`, or some of these
+#   make install    .venv, and what to do next; `EXTRAS="slurm serve gguf tokenizers mkl"`, or some
 #   make lock       renew requirements/ from pyproject.toml (needs uv and the network)
 #   make clean      remove .venv and caches; data/ and results/ stay
 SHELL := bash
@@ -55,6 +55,7 @@ mutants: .venv/dev.stamp
 
 install:
 	requirements/install.sh $(EXTRAS) $(CUDA)
+	@$(BIN)/nanoeuler
 
 .venv/core.stamp: pyproject.toml requirements/core.txt
 	requirements/install.sh $(CUDA)

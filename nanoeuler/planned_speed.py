@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nanoeuler import log
 from nanoeuler.config.settings import Pretrain, Training
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.spec import training_flops_per_token
-from nanoeuler.planning import Config, Plan, estimate_results, settings_of
+from nanoeuler.planning import Config, Plan, estimate_results, is_too_long, settings_of
 from nanoeuler.training.micro_batches import even_share, fitting_rows
 from nanoeuler.training.optimizer.adamw import AdamW
 from nanoeuler.training.optimizer.choice import optimizer_of
@@ -37,6 +38,8 @@ WRITING = 0.5e9
 seconds on an H200's host. Earlier ones are written while training goes on."""
 PROBE_SECONDS = 5.0
 """Time in which steps are timed. On a shared machine windows of 5 seconds differ by a tenth."""
+TOLD_SECONDS = 1.0
+"""A step that takes longer is told at once."""
 ADAMW = AdamW(0.9, 0.95, 1e-8, 0.1, 1.0)
 H200 = "NVIDIA H200"
 H200_FLOPS = 0.46 * 989e12
@@ -58,13 +61,16 @@ def probe(config: Config, backend: "Backend", plan: Plan, seconds: float = PROBE
     On a CPU a step has 2,048 tokens at most, on a GPU those of a step of pretraining if they are
     affordable: fewer would leave parts of it idle. Where several will share a step, it has the
     share of one. The first steps do not count: they lay out buffers, may have to compile machine
-    code, and are recorded. Another optimizer than AdamW is timed, too: what its updates take more
-    counts for each step, however many tokens that has. The median step counts: who else is at work
-    on this machine will be there during the run, too.
+    code, and are recorded. Another optimizer than AdamW is timed, too, unless the run would already
+    take more than max_hours: what its updates take more counts for each step, however many tokens
+    that has. The median step counts: who else is at work on this machine will be there during the
+    run, too.
     """
     pretrain = Pretrain.read(config["pretrain"])
     tokens, step = time_steps(config, backend, pretrain, ADAMW, seconds, plan.gpus)
-    if "pretrain" in plan.stages and pretrain.optimizer != "adamw":
+    set_rate(config, plan, tokens / step)
+    hopeless = plan.gpus == 1 and is_too_long(config, plan)
+    if "pretrain" in plan.stages and pretrain.optimizer != "adamw" and not hopeless:
         optimizer = optimizer_of(pretrain)
         _, other = time_steps(config, backend, pretrain, optimizer, seconds, plan.gpus)
         longer = max(0.0, other - step)
@@ -127,14 +133,18 @@ def time_steps(
     stream = TextStream(tokens, length, rows * length, model.mtp_weights, 0, True, 0, "probe")
     parameters = initial_parameters(model, 0)
     state = TrainingState(model, backend, parameters, optimizer, recompute=recompute)
+    name = type(optimizer).__name__
+    log.line("plan", f"timing steps of {rows * length:,} tokens on {backend.name} ({name})")
     durations: list[float] = []
     state.stage(stream.step(0).padded(at_once))
-    while len(durations) < first + 2 or sum(durations[first:]) < seconds:
+    while len(durations) <= first or sum(durations[first:]) < seconds:
         began = time.monotonic()
         state.start(at_once, 0.0)
         state.stage(stream.step(len(durations) + 1).padded(at_once))  # while a device computes
         state.finish()
         durations.append(time.monotonic() - began)
+        if durations[-1] > TOLD_SECONDS:
+            log.line("plan", f"step {len(durations)} took {log.format_seconds(durations[-1])}")
     return rows * length, statistics.median(durations[first:])
 
 

@@ -282,6 +282,12 @@ def is_short(config: Config, plan: Plan) -> bool:
     return flops < SHORT_FLOPS and (limit is None or limit >= 1)
 
 
+def is_too_long(config: Config, plan: Plan) -> bool:
+    """Whether training would take more than max_hours; with the rates that are filled in."""
+    limit = config.get("max_hours")
+    return limit is not None and plan.seconds / 3600 > limit
+
+
 def shortages(config: Config, plan: Plan, config_name: str) -> list[str]:
     """Why the run should not start here, one sentence each, with what to do instead."""
     found = []
@@ -300,7 +306,7 @@ def shortages(config: Config, plan: Plan, config_name: str) -> list[str]:
             f"{size(memory)}: take a smaller model, for example: {instead}"
         )
     limit, hours = config.get("max_hours"), plan.seconds / 3600
-    if limit is not None and hours > limit:
+    if limit is not None and is_too_long(config, plan):
         found.append(
             f"training would take about {hours:,.0f} hours on this machine ({plan.engine}, "
             f"{plan.tokens_per_second:,.0f} tokens/s), more than max_hours = {limit:g}: "

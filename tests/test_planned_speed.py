@@ -1,10 +1,11 @@
 """How long stages take is told from a few steps, or from what was measured on GPUs."""
 
+import logging
 import math
 
 import pytest
 
-from nanoeuler import plan_text, planned_speed, planning
+from nanoeuler import log, plan_text, planned_speed, planning
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.config import load
 from nanoeuler.model.config import ModelConfig
@@ -81,6 +82,24 @@ def test_what_updates_take_beyond_adamw_counts_for_each_step_of_pretraining_alon
     in_steps = pretrain.work(small) / plan.tokens_per_second
     assert pretrain.seconds == pytest.approx(in_steps + pretrain.updates)
     assert sft.seconds == pytest.approx(sft.work(small) / plan.tokens_per_second)
+
+
+def test_a_run_that_is_too_long_is_told_without_timing_other_updates(monkeypatch, caplog):
+    """And the steps are announced: those of `base` take half a minute each on a laptop."""
+    config, plan = plan_of(
+        "config", "model.layers=1", "pretrain.batch_tokens=256", "max_hours=0.01"
+    )
+    monkeypatch.setattr(planned_speed, "time", clocked := Clocked())
+    clocked.first_update = 10.0
+    monkeypatch.setattr(log.LOGGER, "propagate", True)
+    with caplog.at_level(logging.INFO, log.LOGGER.name):
+        planned_speed.probe(config, clocked, plan, seconds=0.3)
+    assert planning.is_too_long(config, plan)
+    assert plan.stages["pretrain"].updates == 0
+    assert caplog.messages == [
+        "plan  timing steps of 256 tokens on reference (AdamW)",
+        "plan  step 1 took 10s",
+    ]
 
 
 def test_each_of_several_gpus_updates_its_part(monkeypatch):

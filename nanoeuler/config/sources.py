@@ -91,6 +91,7 @@ class Gutenberg(Section):
         reruns=Reruns.NEVER,
     )
     delay_seconds: float = key("pause between two requests", default=2, ge=0, reruns=Reruns.NEVER)
+    title: str = key("what reports call it", optional=True, reruns=Reruns.NEVER)
     licence: str = key("licence of the texts", optional=True)
     books: list[Book] = key("the books, by their number", min_length=1, reruns=Reruns.NEVER)
 
@@ -101,6 +102,7 @@ class WebPages(Section):
 
     collection: Name = key("name of the folder that the pages are kept in")
     revision: str | None = key("revision of the data set that hf:// addresses mean", default=None)
+    title: str = key("what reports call it", optional=True, reruns=Reruns.NEVER)
     licence: str = key("licence of the pages", optional=True)
     shards: list[File] = key("the parquet files", min_length=1, reruns=Reruns.NEVER)
 

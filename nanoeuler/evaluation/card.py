@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from nanoeuler.evaluation.report.background import licence_verdict, used_licences
 from nanoeuler.evaluation.report.formats import NARROW, size, stage_name
-from nanoeuler.evaluation.report.gather import SCRATCH, Json, Run
+from nanoeuler.evaluation.report.gather import SCRATCH, Json, Run, entitled
 from nanoeuler.evaluation.report.headline import sentence
 from nanoeuler.evaluation.report.rendering import render
 from nanoeuler.evaluation.report.scores import Row, score_rows
@@ -30,6 +30,7 @@ LEFT_OUT = ("sources", "data_dir", "results_dir", "slurm")
 def card(run: Run) -> str:
     """The model card of `run` as Markdown behind YAML front matter; sections without facts are left
     out."""
+    matter, run = front_matter(run), entitled(run)
     evaluations = run.evaluations
     licences = used_licences(run)
     shapes = (evaluation.get("model") for evaluation in evaluations.values())
@@ -37,7 +38,7 @@ def card(run: Run) -> str:
     measured = best_of(list(evaluations))
     text = render(
         "card.md",
-        front_matter=front_matter(run),
+        front_matter=matter,
         name=run.name,
         sentence=sentence(run),
         **usage(run),

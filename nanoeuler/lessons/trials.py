@@ -186,7 +186,8 @@ def rope() -> list[Call]:
 
 
 def attention() -> list[Call]:
-    """Grouped heads, an odd length, and two documents in the second row."""
+    """Grouped heads, an odd length, and two documents in the second row; then two new queries of
+    each row on five keys, as in decoding, where keys behind the queries hold no text yet."""
     B, T, H, G, E = 2, 5, 6, 2, 4
     query, key, value = normal(B, T, H, E), normal(B, T, G, E), normal(B, T, G, E, seed=1)
     starts = np.array([[0, 0, 0, 0, 0], [0, 0, 0, 3, 3]], np.int32)
@@ -201,8 +202,10 @@ def attention() -> list[Call]:
         normal(B, T, G, E, seed=4),
         normal(B, T, H, E, seed=5),
     )
+    new = query[:, :2], key, value, np.array([[0, 0], [1, 1]], np.int32), np.array([3, 2], np.int32)
     return [
         Call("attention", (query, key, value, starts, offset, out, lse)),
+        Call("attention", (*new, out[:, :2].copy(), lse[:, :, :2].copy())),
         Call("attention_backward", (saved, into, starts, right_lse)),
     ]
 

@@ -27,7 +27,7 @@ CONFIG: dict[str, Any] = {
     "sft": {"enabled": True, "instructions": "world", "learning_rate": 0.0003},
     "dpo": {"enabled": True, "preferences": "farm"},
     "evaluate": {"prompts": []},
-    "sources": {},
+    "sources": {"instructions": {"world": {}}, "preferences": {"farm": {}}},
 }
 ENGINE = {
     "engine": "cpu",

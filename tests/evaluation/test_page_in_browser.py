@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +30,7 @@ __all__ = ["browser"]
 expect = sync_api.expect
 TEXT = "The old mill by the river isn't there; we'll see that the river 1234 rises – “Zur Mühle”.\n"
 VOCABULARY = 300
-LLAMA = ODD | {"vocab_size": VOCABULARY}
+LLAMA = ODD | {"vocab_size": VOCABULARY, "context": 96}
 GPT2 = LLAMA | {"family": "gpt2", "kv_heads": 6, "heads": 6}
 SHAPES = {
     "grouped heads, tied": LLAMA,
@@ -37,6 +38,7 @@ SHAPES = {
     "plain norms of heads": LLAMA | {"qk_norm": "rms"},
     "gpt2": GPT2,
 }
+CONTRAST = (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")
 READING = {
     "texts": {"books": {"tokens": ["The", " mill", "."], "bits": [5.0, 1.25, 0.5]}},
     "lens": {
@@ -177,6 +179,49 @@ def test_the_model_answers_and_shows_what_it_thought(open_page, tuned, width, sc
     page.get_by_role("button", name="Tell me about the glass market").click()
     expect(page.locator("#play .strip")).to_contain_text("Tell me about the glass market")
     assert page.evaluate("document.documentElement.scrollWidth") == width
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_text_is_hard_to_read(open_page, tuned, scheme):
+    """4.5 is what WCAG 2 asks of text, here also of large letters and of chart labels."""
+    page = open_page(tuned.page, scheme=scheme)
+    page.fill("#play [name=most]", "12")
+    page.get_by_role("button", name="Tell me about the glass market").click()
+    expect(page.locator("#play output")).to_contain_text("tokens/s")
+    for view in ("bits", "attention", "depth"):
+        page.check(f"#play [value={view}]")
+        assert page.evaluate(CONTRAST, 4.5) == []
+
+
+def test_it_prints_on_some_ten_pages(open_page, tuned, tmp_path):
+    page = open_page(tuned.page)
+    printed = page.pdf(format="A4", prefer_css_page_size=True)
+    assert len(re.findall(rb"/Type\s*/Page\b(?!s)", printed)) <= 12
+    page.emulate_media(media="print")
+    assert not page.locator("nav").is_visible()
+    assert page.evaluate(CONTRAST, 4.5) == []
+
+
+def test_more_than_the_model_reads_at_once_is_refused_and_ends_its_answer(open_page, tuned):
+    page, context = open_page(tuned.page), LLAMA["context"]
+    output = page.locator("#play output")
+    page.fill("#play [name=most]", "2000")
+    page.fill("#play [name=prompt]", "mill" * context)
+    page.click("#play .main")
+    expect(output).to_contain_text(f"tokens are too many: it reads {context} at once")
+    fitting = page.evaluate(
+        """async (most) => {
+            const { tokenizer } = await inPage.load();
+            const [before, behind] = inPage.description.prompt;
+            const size = (words) => tokenizer.encode(before + "mill".repeat(words) + behind).length;
+            return Array.from({ length: most }, (_, i) => i).findLast((i) => size(i) < most - 2);
+        }""",
+        context,
+    )
+    page.fill("#play [name=prompt]", "mill" * fitting)
+    page.click("#play .main")
+    expect(output).to_contain_text(f"all of the {context} tokens that it reads at once are taken")
+    assert page.locator("#play .strip .token").count() == context
 
 
 def test_attention_and_the_logit_lens_are_those_of_the_model(open_page, tuned):

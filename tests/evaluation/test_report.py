@@ -12,6 +12,7 @@ import fabricated
 import pytest
 
 from nanoeuler.cli import main
+from nanoeuler.evaluation.card import card
 from nanoeuler.evaluation.report.background import licence_verdict
 from nanoeuler.evaluation.report.formats import duration
 from nanoeuler.evaluation.report.gather import gather
@@ -103,6 +104,32 @@ def test_it_holds_the_numbers_of_every_stage(run):
     assert "world instructions, held out 58" in outline.text
     assert "0123456789ab" in outline.text  # the commit
     assert '"learning_rate": 0.0003' in outline.text  # the configuration
+
+
+def test_the_contents_lead_to_every_section(run):
+    outline = Outline(page(run))
+    ids = [value for name, value in outline.attributes if name == "id"]
+    links = [value for name, value in outline.attributes if name == "href"]
+    sections = len(outline.headings) - 1  # the first is the page's
+    assert len(links) == 2 * sections  # from the list, and from each to itself
+    assert set(links) == {f"#{name}" for name in ids if name != "contents"}
+    assert links[:2] == ["#results", "#samples"]
+    assert "licences-of-the-data" in ids
+
+
+def test_sources_are_called_by_their_titles(run):
+    """The demo's world is invented, so its report must not say that it read Project Gutenberg."""
+    run.config["sources"] |= {
+        "gutenberg": {"title": "invented books"},
+        "fineweb": {"title": "invented pages"},
+    }
+    for text in (Outline(page(run)).text, card(run)):
+        assert "of invented books and invented pages" in text
+        assert "bits per byte, invented books" in text
+        before_the_settings = text.partition('"run"')[0]
+        assert "gutenberg" not in before_the_settings.lower()
+        assert "fineweb" not in before_the_settings.lower()
+    assert 'language: ["en"]' in card(run)
 
 
 def test_tasks_stand_beside_their_error_and_what_picking_at_random_gets(run):
@@ -275,9 +302,8 @@ def test_values_that_are_no_numbers_leave_a_page(tmp_path, damage):
 def test_it_needs_no_network_and_allows_none(run):
     html = page(run)
     outline = Outline(html)
-    assert not {"src", "href", "srcset", "action", "onload"} & {
-        name for name, _ in outline.attributes
-    }
+    assert not {"src", "srcset", "action", "onload"} & {name for name, _ in outline.attributes}
+    assert all(link.startswith("#") for name, link in outline.attributes if name == "href")
     words = ("http:", "https:", "@import", "url(")
     assert not [word for word in words if word in html.replace("url(#", "")]
     (script,) = re.findall("<script>(.*?)</script>", html, re.DOTALL)

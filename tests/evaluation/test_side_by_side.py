@@ -61,7 +61,9 @@ def test_the_command_puts_runs_side_by_side(folders, tmp_path):
     assert "deep, aligned It rises in the Grey Hills!" in text
     assert "shallow, fine-tuned The river Ansel rises in the Grey Hills." in text
     assert "Training loss over time" in text
-    assert not {"src", "href"} & {name for name, _ in outline.attributes}
+    links = [value for name, value in outline.attributes if name in ("src", "href")]
+    assert links
+    assert all(link.startswith("#") for link in links)
     chart = re.search(r'aria-label="Training loss".*?</svg>', html, re.DOTALL).group()
     assert (chart.count('class="line s0"'), chart.count('class="line s1"')) == (1, 1)
 

@@ -85,8 +85,9 @@ ATTENTION = """
 
     def attention(query, key, value, starts, offset, out, lse):
         B, T, H, E = query.shape
-        t, s = np.indices((T, T))
         for b in range(B):
+            t, s = np.indices((T, key.shape[1]))
+            t += offset[b]
             hidden = (s > t) | (s < starts[b][:, None])
             for h in range(H):
                 g = h // (H // key.shape[2])
@@ -184,6 +185,8 @@ def test_the_solution_of_every_exercise_is_the_specification(op):
         ("cross_entropy", "targets] - lse", "targets] + lse", None),
         ("attention", "g = h // (H // key.shape[2])", "g = h % 2", "takes key/value head h % G"),
         ("attention", "(s > t) |", "(s >= t) |", "a query must see its own key, too"),
+        ("attention", "(s > t) |", "(s > t + 1) |", "off by one: a query sees the key behind"),
+        ("attention", "t += offset[b]", "pass", "`offset` is ignored: query i of a row sits at"),
         ("attention", "(s > t) |", "", "the causal mask is missing"),
         ("attention", "(s > t) |", "(s < t) |", "the mask is mirrored"),
         ("attention", "| (s < starts[b][:, None])", "", "sees keys of the document before"),
@@ -204,6 +207,14 @@ def test_the_likely_mistake_is_named(check, op, right, wrong, told):
     if told:
         assert f"likely: {told}" in out or told in out.partition("likely: ")[2], out
     assert " must be " in out or "not returned" in out or "shape" in out
+
+
+def test_a_mask_off_by_one_has_its_hint_where_a_large_number_hides_too(check):
+    wrong = ATTENTION.replace("(s > t) |", "(s >= t) |").replace("-np.inf\n", "-1e9\n")
+    assert (
+        "likely: the mask is off by one: a query must see its own key"
+        in check("attention", wrong)[1]
+    )
 
 
 def test_where_it_is_wrong_is_told_by_the_letters_of_the_shape(check):

@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
@@ -198,6 +198,30 @@ def gather(config: Mapping[str, Any], folder: Path) -> Run:
             path = Path(paths.preferences) / "manifest.json"
             run.preferences = read_result(path, shapes.Preferences)
     return run
+
+
+def entitled(run: Run) -> Run:
+    """The run as people read of it: its sources by the titles that their file gives them."""
+    sources = run.config.get("sources") or {}
+    titles = {
+        name: source["title"]
+        for name, source in sources.items()
+        if isinstance(source, Mapping) and "title" in source
+    }
+
+    def renamed(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {titles.get(key, key): renamed(item) for key, item in value.items()}
+        return [renamed(item) for item in value] if isinstance(value, list) else value
+
+    def named(record: Any, *names: str) -> Any:
+        return replace(record, **{name: renamed(getattr(record, name)) for name in names})
+
+    if not titles:
+        return run
+    kept = ("header", "steps", "validations", "finished", "evaluation")
+    stages = {name: named(stage, *kept) for name, stage in run.stages.items()}
+    return replace(named(run, "corpus", "tokens", "plan"), stages=stages)
 
 
 def data_of(paths: Paths) -> list[Path]:

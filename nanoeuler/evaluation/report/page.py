@@ -12,7 +12,7 @@ from nanoeuler.evaluation.report import (
     results,
     training,
 )
-from nanoeuler.evaluation.report.gather import Run
+from nanoeuler.evaluation.report.gather import Run, entitled
 from nanoeuler.evaluation.report.play import play
 from nanoeuler.evaluation.report.playable import playable
 from nanoeuler.evaluation.report.rendering import render_page
@@ -25,10 +25,11 @@ def page(run: Run, reload: int | None = None, with_model: bool = True) -> str:
     """The report of `run`. With `reload`, that of a run which is still training: a page that reads
     itself again after so many seconds, and holds no model."""
     model = playable(run) if with_model and not reload else None
+    run = entitled(run)
     sections = (
         headline.header,
-        headline.tiles,
         *([lambda run: play(run, model)] if model else []),
+        headline.tiles,
         results.scores,
         results.samples,
         results.reading,

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import re
 from collections.abc import Sequence
 from functools import cache
 from importlib import resources
@@ -42,6 +43,8 @@ def render(template: str, **values: object) -> Markup:
     return Markup(environment().get_template(template).render(values))
 
 
+SECTION = re.compile(r'<section(?: id="([^"]+)")?><h2>(.*?)</h2>')
+"""The start of a section, whose name may be given."""
 SCRIPTS = ("elements", "charts", "tables", "depth", "attention")
 """Files in scripts/ that every page has, in this order."""
 
@@ -52,8 +55,8 @@ def render_page(
     scripts: Sequence[str] = (),
     reload: int | None = None,
 ) -> str:
-    """A page of sections. `scripts`: further ones that it needs. `reload`: the seconds after which
-    it reads itself again.
+    """A page of sections, with a list of them behind the first. `scripts`: further ones that it
+    needs. `reload`: the seconds after which it reads itself again.
 
     The page allows no other script than its own, by hash, and no connection: a text that a model
     wrote can do nothing even if it were not escaped.
@@ -63,11 +66,28 @@ def render_page(
     texts = ((folder / f"{name}.js").read_text(encoding="utf-8") for name in names)
     script = "\n" + "\n".join(texts)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    contents: dict[str, str] = {}  # name → heading
+    first, *others = (anchored(section, contents) for section in sections)
     return render(
         "page.html",
         title=title,
-        sections=sections,
+        first=first,
+        contents=contents,
+        sections=others,
         script=Markup(script),
         digest=digest,
         reload=reload,
     )
+
+
+def anchored(section: Markup, contents: dict[str, str]) -> Markup:
+    """A section whose headings can be linked to; their names and texts are added to `contents`."""
+
+    def anchor(found: re.Match[str]) -> str:
+        heading = Markup(found[2])
+        name = found[1] or re.sub(r"\W+", "-", heading.unescape().lower()).strip("-")
+        contents[name] = heading
+        link = render("anchor.html", name=name, heading=heading)
+        return f'<section id="{name}"><h2>{heading}{link}</h2>'
+
+    return Markup(SECTION.sub(anchor, section))

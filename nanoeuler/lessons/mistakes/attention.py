@@ -6,6 +6,13 @@ UNMASKED = """\
 key, value = (x[row, keys.start :].transpose(1, 0, 2) for x in (key_BSGE, value_BSGE))
             scores = query @ key[:, None].swapaxes(-1, -2) / math.sqrt(query.shape[-1])"""
 """Scores of all keys of the row that do not lie before the document, in `attention`."""
+HIDDEN_BY_A_NUMBER = """\
+key, value = (x[row].transpose(1, 0, 2) for x in (key_BSGE, value_BSGE))
+            scores = query @ key[:, None].swapaxes(-1, -2) / math.sqrt(query.shape[-1])
+            own = keys.start + position + np.arange(scores.shape[-2])[:, None]
+            place = np.arange(scores.shape[-1])
+            scores = np.where((place >= own) | (place < keys.start), -1e9, scores)"""
+"""Scores of the keys before a query's own, others as -1e9: of nothing, softmax is all alike."""
 
 MISTAKES: list[Mistake] = [
     *of(
@@ -156,6 +163,26 @@ MISTAKES: list[Mistake] = [
             f"{UNMASKED}\n            "
             "scores += np.tril(np.full(scores.shape[-2:], -np.inf), position - 1)",
             "the mask is mirrored: a query sees what comes, and must see what came",
+        ),
+        (
+            "attention",
+            "scores = masked_scores(query, key, position)",
+            f"{UNMASKED}\n            "
+            "scores += np.triu(np.full(scores.shape[-2:], -np.inf), position + 2)",
+            "the mask is off by one: a query sees the key behind its own",
+        ),
+        (
+            "attention",
+            "scores = masked_scores(query, key, position)",
+            HIDDEN_BY_A_NUMBER,
+            "the mask is off by one: a query must see its own key, too",
+        ),
+        (
+            "documents",
+            "zip(starts_BT.tolist(), offset_B.tolist(), strict=True)",
+            "zip(starts_BT.tolist(), (0 * offset_B).tolist(), strict=True)",
+            "`offset` is ignored: query i of a row sits at key offset + i, behind those of the "
+            "cache",
         ),
         (
             "attention",

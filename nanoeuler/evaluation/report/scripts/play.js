@@ -4,7 +4,6 @@
 
 const ALTERNATIVES = 8;
 const TOP_P = 0.95;
-const LONGEST = 2048; // tokens: memory for attention grows with the square
 
 class Playground {
   constructor(section) {
@@ -71,7 +70,8 @@ class Playground {
     const ids = this.tokenizer.encode(before + said + behind);
     const kinds = this.kindsOf(ids, before, said);
     if (ids.length >= this.limit) {
-      this.status.textContent = `${ids.length} tokens are too many: it takes ${this.limit}.`;
+      const most = `it reads ${this.limit} at once, with its answer`;
+      this.status.textContent = `${ids.length} tokens are too many: ${most}.`;
       return;
     }
     this.rewind(0);
@@ -99,7 +99,11 @@ class Playground {
     this.status.textContent = "Writing …";
     let count = 0;
     let end = "cut off at the limit";
-    while (count < Number(most.value) && this.tokens.length < this.limit) {
+    while (count < Number(most.value)) {
+      if (this.tokens.length >= this.limit) {
+        end = `all of the ${this.limit} tokens that it reads at once are taken`;
+        break;
+      }
       const id = this.choose(Number(temperature.value) || 0);
       if (id === this.tokenizer.end) {
         end = "ended by itself";
@@ -117,10 +121,9 @@ class Playground {
     this.select(this.tokens.findIndex(({ kind }) => kind === "answer"));
   }
 
-  // A GPT-2 has no positions beyond its context.
+  // The tokens that it was trained to read at once; beyond them it was never tried.
   get limit() {
-    const { family, context } = this.model.config;
-    return family === "gpt2" ? context : LONGEST;
+    return this.model.config.context;
   }
 
   rewind(length) {
@@ -172,6 +175,7 @@ class Playground {
     const selected = this.tokens[this.selected];
     const looked = selected?.trace.attention[this.layer][this.head] ?? [];
     const most = Math.max(...looked);
+    this.strip.classList.toggle("attention", this.view === "attention");
     [...this.strip.children].forEach((span, place) => {
       const token = this.tokens[place];
       const attention = (looked[place] ?? 0) / most;
