@@ -22,14 +22,14 @@ def parts(section: Any, key: str) -> list[dict[str, Any]]:
 def is_like(content: dict[str, Any]) -> bool:
     """Is a tokenizer.json BPE over characters, with bytes for those that have no token?"""
     steps = parts(content.get("decoder"), "decoders")
-    known = {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"}
+    known = ("Replace", "ByteFallback", "Fuse", "Strip", "Metaspace")
     kinds = [step.get("type") for step in steps]
     model = content["model"]
     return (
         model.get("type", "BPE") == "BPE"
         and model.get("byte_fallback") is True
         and "ByteFallback" in kinds
-        and known.issuperset(kinds)
+        and all(kind in known for kind in kinds)
     )
 
 

@@ -101,7 +101,10 @@ def write(path: str | Path, vocabulary: Vocabulary) -> None:
     """Write a `tokenizer.json`; the note of the file that was there before goes."""
     path = Path(path)
     note_path(path).unlink(missing_ok=True)
-    write_json(path, to_json(vocabulary))
+    if vocabulary.end is None:
+        write_json(path, to_json(vocabulary))
+    else:
+        write_framed(path, vocabulary)  # says which token ends documents
 
 
 def write_framed(path: Path, vocabulary: Vocabulary) -> None:
@@ -151,10 +154,12 @@ class Reader:
         for name, index in ids.items():
             tokens[index] = name.encode() if name in specials else self.token(name)
         self.require_bytes(set(ids) - set(specials), set(CHARACTER_OF_BYTE.values()))
-        vocabulary = Vocabulary(
-            tokens, specials, self.merges(content["model"].get("merges"), ids, specials)
-        )
-        self.check_post_processor(content.get("post_processor"), vocabulary)
+        merges = self.merges(content["model"].get("merges"), ids, specials)
+        vocabulary = Vocabulary(tokens, specials, merges, self.end_of(content, specials))
+        if vocabulary.end_literal not in specials:
+            self.refuse(f"it has no special token {END!r} or {GPT2_END!r}, which frame documents")
+        if self.end_id is None:
+            self.check_post_processor(content.get("post_processor"), vocabulary)
         return vocabulary
 
     def is_foreign(self, content: dict[str, Any]) -> bool:
@@ -201,14 +206,12 @@ class Reader:
 
         In front of a text there may be another one than behind it, as in Llama 2.
         """
-        for literal, index in specials.items():
-            if index == self.end_id:
-                return literal
         found = content.get("post_processor")
-        for literal, index in specials.items():
-            if found == frame_with(literal, index):
-                return literal
-        return None
+        of_id = [literal for literal, index in specials.items() if index == self.end_id]
+        frames = [each for each in specials.items() if found == frame_with(*each)]
+        ends = of_id or [literal for literal, _ in frames]
+        usual = END if END in specials else GPT2_END
+        return ends[0] if ends and ends[0] != usual else None
 
     def require_bytes(self, names: set[str], every_byte: set[str]) -> None:
         missing = every_byte - names
@@ -249,7 +252,7 @@ class Reader:
             )
 
     def check_pretokenizer(self, found: Any) -> None:
-        if describe(found) != SCANNED:
+        if not isinstance(found, dict) or describe(found) != SCANNED:
             self.refuse(
                 f"its pre_tokenizer {describe(found)} is not known here, "
                 f"only {PRETOKENIZER['type']} (the scanner {SCANNER!r}) is"
@@ -289,8 +292,6 @@ class Reader:
 
     def specials(self, content: dict[str, Any], ids: dict[str, int]) -> dict[str, int]:
         specials = {entry["content"]: ids[entry["content"]] for entry in self.added(content)}
-        if END not in specials and GPT2_END not in specials:
-            self.refuse(f"it has no special token {END!r} or {GPT2_END!r}, which frame documents")
         return dict(sorted(specials.items(), key=lambda item: item[1]))
 
     def characters(self, name: str) -> bytes:

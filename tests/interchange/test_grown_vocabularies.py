@@ -80,6 +80,25 @@ def test_added_special_tokens_are_special_ones(exported, tokenizer_path, tmp_pat
     assert theirs.encode("[PAD]", add_special_tokens=False).ids == [300]
 
 
+def test_an_added_token_may_end_documents(exported, change_config, tokenizer_path, tmp_path):
+    """As where a model was tuned on chats; what its file puts around a text is a matter of use."""
+    folder = exported({})
+    add_tokens(folder, "<|im_end|>", special=True)
+    add_rows(folder, 1)
+    change_config(folder, bos_token_id=None, eos_token_id=300)
+    theirs = {"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A", "type_id": 0}}]}
+    edit(folder / "tokenizer.json", lambda content: content.update(post_processor=theirs))
+    import_folder(folder, tmp_path / "back")
+    ours = Tokenizer.load(tmp_path / "back" / "tokenizer.json")
+    assert (ours.end_id, ours.vocabulary.end_literal) == (300, "<|im_end|>")
+    assert np.array_equal(ours.encode(TEXT), Tokenizer.load(tokenizer_path).encode(TEXT))
+    export(tmp_path / "back", "hf", "f32", tmp_path / "out")
+    import_folder(tmp_path / "out", tmp_path / "again")
+    assert Tokenizer.load(tmp_path / "again" / "tokenizer.json").end_id == 300
+    ours.save(tmp_path / "tokenizer.json")
+    assert Tokenizer.load(tmp_path / "tokenizer.json").end_id == 300
+
+
 def test_added_words_are_cut_as_the_library_cuts_them(exported, tmp_path):
     folder = exported({})
     add_tokens(folder, "<tool>", "harbour", special=False)

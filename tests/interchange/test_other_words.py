@@ -66,6 +66,8 @@ def test_it_encodes_like_the_library_and_knows_its_end(foreign, tmp_path):
         assert tokenizer.end_id not in ids
         assert tokenizer.decode(ids) == text
     assert library.token_to_id("<tool>") in tokenizer.encode("<tool>x")
+    tokenizer.save(tmp_path / "tokenizer.json")
+    assert Tokenizer.load(tmp_path / "tokenizer.json").end_id == tokenizer.end_id
     first, second = (tokenizer.encode(part).tolist() for part in ("123", "456"))
     assert tokenizer.encode("123456").tolist() == first + second
 

@@ -101,6 +101,19 @@ def rename(old: str, new: str) -> Callable[[dict], None]:
             "is",
         ),
         (top("pre_tokenizer", None), "its pre_tokenizer none is not known"),
+        (top("pre_tokenizer", "ByteLevel"), "its pre_tokenizer ByteLevel is not known"),
+        (
+            lambda content: (
+                content["model"].update(byte_fallback=True),
+                content.update(
+                    decoder={
+                        "type": "Sequence",
+                        "decoders": [{"type": "ByteFallback"}, {"type": ["Fuse"]}],
+                    }
+                ),
+            ),
+            "its model sets byte_fallback to True",
+        ),
         (
             top("pre_tokenizer", {"type": "ByteLevel", "add_prefix_space": True}),
             "sets add_prefix_space to True",
