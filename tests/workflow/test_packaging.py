@@ -34,7 +34,7 @@ def test_locks_hold_the_versions_that_the_project_asks_for(lock):
         assert wanted.specifier.contains(locked[wanted.name.lower()]), f"{wanted}: run `make lock`"
 
 
-@pytest.mark.parametrize("extra", ["core", *(EXTRAS.keys() - {"dev"})])
+@pytest.mark.parametrize("extra", ["core", *sorted(EXTRAS.keys() - {"dev"})])
 def test_what_is_installed_beside_others_is_asked_for_by_ranges(extra):
     """From the version that is locked on, up to one that may differ."""
     requirements = EXTRAS.get(extra, PROJECT["dependencies"])
