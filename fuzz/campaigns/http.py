@@ -19,6 +19,7 @@ from nanoeuler.corpus.remote_file import Patience
 from nanoeuler.files import write_json
 
 PATIENCE = Patience(attempts=2, first_pause=0.01, silence=0.3)
+OTHER = bytes(random.Random(2).randrange(256) for _ in range(40_000))
 FILE = bytes(random.Random(1).randrange(256) for _ in range(40_000))
 SHA256 = hashlib.sha256(FILE).hexdigest()
 TAG = '"1234"'
@@ -75,6 +76,7 @@ class Server:
     file: bytes = FILE
     damage: float = 0.6
     ranges: bool = True
+    changing: str = ""  # how a file that changes behind its first, cut-off answer is told apart
 
     def __post_init__(self) -> None:
         self.over = threading.Event()  # the case is
@@ -111,6 +113,8 @@ class Server:
 
     def answer(self, request: bytes) -> Answer:
         line, headers, body = self.honest(request)
+        if self.changing:
+            return self.changed(line, headers, body)
         if not self.mutate.chance(self.damage):
             return Answer([head(line, headers), body])
         return self.damaged(line, headers, body)
@@ -134,6 +138,17 @@ class Server:
         headers.append((b"Content-Range", b"bytes %d-%d/%d" % (start, stop - 1, size)))
         headers.append((b"Content-Length", b"%d" % (stop - start)))
         return b"HTTP/1.1 206 Part", headers, self.file[start:stop]
+
+    def changed(self, line: bytes, headers: list[tuple[bytes, bytes]], body: bytes) -> Answer:
+        """The first answer breaks off; those behind are of another file, whatever If-Range says."""
+        first, self.file = self.file is FILE, OTHER
+        name, _, told = self.changing.partition(" ")
+        headers = [header for header in headers if header[0] != b"ETag"]
+        if first or told == "always":
+            headers.append((name.encode(), b'"1"' if first else b'"2"'))
+        elif told == "whole" and line.startswith(b"HTTP/1.1 200"):
+            headers.append((name.encode(), b'"2"'))
+        return Answer([head(line, headers), body[:20_000] if first else body])
 
     def damaged(self, line: bytes, headers: list[tuple[bytes, bytes]], body: bytes) -> Answer:
         mutate, rng = self.mutate, self.mutate.rng
@@ -168,6 +183,7 @@ class Server:
     ) -> Answer:
         rng = self.mutate.rng
         short = [header for header in headers if header[0] != b"Content-Length"]
+        chunked = [*short, (b"Transfer-Encoding", b"chunked")]
         return rng.choice(
             (
                 Answer([raw, body[:100]], stall=True),
@@ -177,6 +193,9 @@ class Server:
                 Answer([head(line, short)], endless=b"a" * 65_536),
                 Answer([line + b"\r\n"], endless=b"X-More: and more\r\n"),
                 Answer([line + b"\r\n"], endless=b"X", pause=0.1),
+                Answer([head(line, chunked), b"1\r\na\r\n0\r\n"], endless=b"X-More: and more\r\n"),
+                Answer([head(line, chunked)], endless=b"1;" + b"x" * 9_000 + b"\r\na\r\n"),
+                Answer([head(line, chunked), b"5;"], endless=b"x" * 65_536),
             )
         )
 
@@ -199,11 +218,14 @@ class Http(Campaign):
         path = mutate.rng.choice(("file", "file", "moved", "\u00e4/%zz?x=1"))
         url = f"http://127.0.0.1:{server.port}/{path}"
         try:
-            if mutate.chance(0.3):
+            if mutate.chance(0.1):
+                self.fetch_changing(mutate, folder)
+            elif mutate.chance(0.3):
                 self.fetch_pages(mutate, folder, url)
             else:
                 self.fetch_file(mutate, folder, url)
         finally:
+            server.changing = ""
             server.over.set()
             forget_waits(folder)
 
@@ -220,6 +242,16 @@ class Http(Campaign):
         finally:
             if promised and target.exists() and target.read_bytes() != FILE:
                 raise BrokenPromise("a download was kept whose hash is not the one that is given")
+
+    def fetch_changing(self, mutate: Mutator, folder: Path) -> None:
+        """A file that changes while it is fetched is kept whole, or not at all."""
+        names, told = ("ETag", "Last-Modified", "X-Nothing"), ("always", "whole", "once")
+        self.server.file = FILE
+        self.server.changing = f"{mutate.rng.choice(names)} {mutate.rng.choice(told)}"
+        target = folder / "kept"
+        download(Source(f"http://127.0.0.1:{self.server.port}/file"), target, patience=PATIENCE)
+        if target.read_bytes() not in (FILE, OTHER):
+            raise BrokenPromise("two versions of a file were joined")
 
     def fetch_pages(self, mutate: Mutator, folder: Path, url: str) -> None:
         self.server.file = self.pages

@@ -22,7 +22,7 @@ from nanoeuler.config.paths import Paths
 from nanoeuler.config.snakemake_internals import RunningSnakemake, SnakemakeJob
 from nanoeuler.config.stages import config_argument
 from nanoeuler.config.validation import show
-from nanoeuler.corpus.addresses import file_bytes
+from nanoeuler.corpus.addresses import file_bytes, shown
 from nanoeuler.errors import UserError
 from nanoeuler.files import read_json, write_json
 from nanoeuler.model.files import keep_model
@@ -213,4 +213,13 @@ def write_pipeline(
     if "write_report" not in rules:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, UserError):
             rules = read_json(path)["rules"] or rules
-    write_json(path, {"version": 1, "config": config, "rules": rules})
+    write_json(path, {"version": 1, "config": without_secrets(config), "rules": rules})
+
+
+def without_secrets(value: Any) -> Any:
+    """Return `value` with its addresses as they may be shown."""
+    if isinstance(value, Mapping):
+        return {key: without_secrets(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [without_secrets(item) for item in value]
+    return shown(value) if isinstance(value, str) and "://" in value else value

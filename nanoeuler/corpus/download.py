@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from nanoeuler import log
-from nanoeuler.corpus.addresses import resolve
+from nanoeuler.corpus.addresses import resolve, shown
 from nanoeuler.corpus.limits import LARGEST_DOWNLOAD
 from nanoeuler.corpus.remote_file import Patience, RemoteFile, StartOver
 from nanoeuler.errors import UserError
@@ -43,7 +43,7 @@ class Source:
     `largest` is the most bytes of a download whose size is not given.
     """
 
-    url: str
+    address: str
     revision: str | None = None
     bytes: int | None = None
     sha256: str | None = None
@@ -59,9 +59,14 @@ class Source:
         return RemoteFile(address, pause, patience, self.bytes, self.largest)
 
     @property
+    def url(self) -> str:
+        """The address as it is told and noted, without passwords."""
+        return shown(self.address) if "://" in self.address else self.address
+
+    @property
     def location(self) -> str | Path:
         """The web address (text) or local path (`Path`) of the file."""
-        return resolve(self.url, self.revision)
+        return resolve(self.address, self.revision)
 
     def mismatch(self, path: Path) -> str | None:
         """Say how the file at `path` differs from the entry's length or hash, or return None.
@@ -103,16 +108,17 @@ def local_copy(source: Source, output: Path, patience: Patience | None = None) -
             raise UserError(f"{location}: {problem}; fetch it again, or correct the entry")
         yield Copy(location, source.revision)
         return
+    address = shown(location)
     scratch = output.with_name(f".{output.name}.download")
     commit = download(source, scratch, patience=patience)
     try:
         copy = Copy(scratch, source.revision or commit)
         note = output.with_name(f"{output.name}.first.json")
         if source.sha256 is None:
-            check_first(note, location, copy)
+            check_first(note, address, copy)
         yield copy
         if source.sha256 is None:  # only now is it known to hold what it should
-            note_first(note, location, copy)
+            note_first(note, address, copy)
     finally:
         scratch.unlink(missing_ok=True)
 
@@ -244,7 +250,7 @@ def fetch(source: Source, partial: Path, pause: float, patience: Patience | None
         shutil.copyfile(location, partial)
         return None
     remote = source.remote(location, patience, pause)
-    remote.validator, have = resumable(partial, location)
+    remote.validator, have = resumable(partial, remote.url)
     for _ in range(remote.patience.attempts):
         try:
             append(remote, source, partial, have)
@@ -285,7 +291,7 @@ def append(remote: RemoteFile, source: Source, partial: Path, have: int) -> None
         os.fsync(file.fileno())
 
 
-def resumable(partial: Path, location: str) -> tuple[str | None, int]:
+def resumable(partial: Path, address: str) -> tuple[str | None, int]:
     """Return the validator of a partial file and the number of its bytes.
 
     Without a validator, which tells versions of the remote file apart, a part cannot be completed:
@@ -297,7 +303,7 @@ def resumable(partial: Path, location: str) -> tuple[str | None, int]:
     except (FileNotFoundError, UserError, ValueError):
         return None, 0
     match note:
-        case {"url": str(url), "validator": str(validator)} if url == location and have:
-            log.line("resume", f"{location}: going on after {have:,} bytes")
+        case {"url": str(url), "validator": str(validator)} if url == address and have:
+            log.line("resume", f"{address}: going on after {have:,} bytes")
             return validator, have
     return None, 0

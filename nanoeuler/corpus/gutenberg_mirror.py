@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nanoeuler import log
-from nanoeuler.corpus.addresses import resolve
+from nanoeuler.corpus.addresses import resolve, shown
 from nanoeuler.corpus.decode import UTF_16_MARKS, decode
 from nanoeuler.corpus.download import Source, download
 from nanoeuler.corpus.gutenberg import HEADER, WEB_PAGE
@@ -41,7 +41,9 @@ def fetch_book(
             return
         log.line("refetch", f"{output}: {problem}")
     first_problem: UserError | None = None
-    for url in addresses(mirror, book):
+    for address in addresses(mirror, book):
+        source = Source(address, largest=LARGEST_BOOK)
+        url = source.url
 
         def check(path: Path, url: str = url) -> None:
             if problem := wrong_with(read_bounded(path, LARGEST_BOOK), book):
@@ -51,7 +53,7 @@ def fetch_book(
                 )
 
         try:
-            download(Source(url, largest=LARGEST_BOOK), output, pause, patience, check)
+            download(source, output, pause, patience, check)
             log.line("fetched", url=url, bytes=output.stat().st_size)
             return
         except (NotThere, TooLarge, UnfitBook) as error:
@@ -63,7 +65,7 @@ def fetch_book(
             if isinstance(error, UnfitBook):
                 first_problem = first_problem or error
     raise first_problem or UserError(
-        f"{mirror}: has no plain text of book {book}; correct its number, "
+        f"{shown(mirror)}: has no plain text of book {book}; correct its number, "
         "or name another mirror in the sources file"
     )
 

@@ -7,6 +7,12 @@ it, which the message names: the size of a file in the sources file, or a file t
 SLOWEST = 1_000
 """Bytes/s that a server must send on average: a tenth of a modem. A byte a second is a trap."""
 
+MOST_FRAMING = 65_536
+"""Bytes around those of a file that is sent in chunks: sizes, extensions, trailers."""
+
+FRAMING_PER_BYTE = 16
+"""More of them for each byte of the file. Chunks of one byte have five."""
+
 LARGEST_DOWNLOAD = 10_000_000_000
 """Bytes of a file whose size the sources file does not give. A FineWeb-Edu shard has 2 GB."""
 

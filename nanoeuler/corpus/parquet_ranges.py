@@ -96,6 +96,9 @@ class SparseCopy:
             self.remove()  # it belongs to an older version of the file
             self.ranges = []
             tail = b"".join(remote.read(-TAIL))
+        if not remote.validator:  # each range may be of another version
+            self.remove()
+            raise StartOver("the server does not tell whether the file is still the same")
         self.size = size = remote.size or 0
         footer = int.from_bytes(tail[:4], "little")
         most = min(size - TAIL - len(MAGIC), LARGEST_FOOTER)
@@ -155,11 +158,10 @@ class SparseCopy:
                 self.ranges.append((start, stop, sha256.hexdigest()))
             file.flush()
             os.fsync(file.fileno())
-        if self.remote.validator:  # without it, another attempt cannot tell versions apart
-            write_json(
-                self.note,
-                {"url": self.remote.url, "validator": self.remote.validator, "ranges": self.ranges},
-            )
+        write_json(
+            self.note,
+            {"url": self.remote.url, "validator": self.remote.validator, "ranges": self.ranges},
+        )
 
     def remove(self) -> None:
         for path in (self.path, self.note):

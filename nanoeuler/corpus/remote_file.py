@@ -27,10 +27,17 @@ from urllib3.exceptions import HTTPError, IncompleteRead, LocationValueError
 
 import nanoeuler
 from nanoeuler import log
-from nanoeuler.corpus.addresses import authorization, names_host, percent_encoded
+from nanoeuler.corpus.addresses import (
+    authorization,
+    host_of,
+    names_host,
+    percent_encoded,
+    shown,
+    without_login,
+)
 from nanoeuler.corpus.host_locks import LONGEST_WAIT, locked_host, postpone
 from nanoeuler.corpus.limits import LARGEST_DOWNLOAD, SLOWEST
-from nanoeuler.corpus.transport import TooSlow, connections
+from nanoeuler.corpus.transport import TooSlow, TooWordy, connections
 from nanoeuler.errors import UserError
 
 USER_AGENT = (
@@ -43,6 +50,13 @@ REFUSALS = (400, 401, 403)
 WORTH_ANOTHER_TRY = (408, 425, 429, 500, 502, 503, 504)
 SIZE = "([0-9]{1,18})"  # bytes; longer numbers are none
 LONGEST_QUOTE = 120  # characters of a server's own words in a message
+PACKED_NAMES = {
+    "gzip": (".gz", ".gzip", ".tgz"),
+    "compress": (".z",),
+    "bzip2": (".bz2",),
+    "zstd": (".zst",),
+}
+"""Content-Encoding → the endings of files that are kept in it."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +110,8 @@ class RemoteFile:
         bytes: int | None = None,
         largest: int = LARGEST_DOWNLOAD,
     ):
-        self.url = url
+        self.first_address = url
+        self.url = shown(url)  # as it is told and noted
         self.pause = pause
         self.patience = patience or Patience()
         self.bytes = bytes
@@ -149,7 +164,7 @@ class RemoteFile:
             f"{self.url}: {trouble}; trying again in {log.format_seconds(pause)}",
             attempt=f"{failures + 1}/{self.patience.attempts}",
         )
-        postpone(urlsplit(self.address).netloc, pause)
+        postpone(host_of(self.address), pause)
 
     def attempt(self, start: int, stop: int | None) -> Iterator[bytes]:
         """Ask once and yield what arrives. Raises `Trouble` if that is less than was asked for."""
@@ -185,10 +200,10 @@ class RemoteFile:
     def open(self, headers: dict[str, str]) -> Iterator[urllib3.BaseHTTPResponse]:
         """Follow redirects and yield the response with the file, while its host is locked."""
         for _ in range(MOST_REDIRECTS):
-            with locked_host(urlsplit(self.address).netloc, self.pause):
+            with locked_host(host_of(self.address), self.pause):
                 answer = connections(self.address).request(
                     "GET",
-                    self.address,
+                    without_login(self.address),
                     headers=headers | authorization(self.address),
                     timeout=self.patience.silence,
                     redirect=False,
@@ -241,8 +256,8 @@ class RemoteFile:
             raise Trouble(said, retry_after(answer.headers.get("Retry-After")))
         if answer.status in (404, 410):
             raise NotThere(f"{self.url}: {said}; correct the address in the sources file")
-        if answer.status in REFUSALS and self.address != self.url:  # a signed address expires
-            self.address = self.url
+        if answer.status in REFUSALS and self.address != self.first_address:  # signed, and expired
+            self.address = self.first_address
             raise Trouble(f"{said} at the address it redirected to")
         if answer.status in REFUSALS:
             raise UserError(
@@ -262,6 +277,7 @@ class RemoteFile:
         coding = response.headers.get("Transfer-Encoding", "chunked")
         if coding.lower() != "chunked":
             raise Trouble(f"the server sends what nobody asked for ({quoted(coding)})")
+        self.check_encoding(response.headers.get("Content-Encoding", ""))
         validator = find_validator(response)
         if response.status == 206:
             given = re.fullmatch(
@@ -274,9 +290,13 @@ class RemoteFile:
             wanted_stop = size if stop is None else min(stop, size)
             if (first, last + 1) != (wanted_first, wanted_stop) or self.size not in (None, size):
                 raise StartOver("the server serves another range than it was asked for")
-            if self.validator and validator not in (None, self.validator):
-                raise StartOver("the file has changed meanwhile")
-            self.size, self.validator = size, validator or self.validator
+            if self.validator and validator != self.validator:
+                raise StartOver(
+                    "the file has changed meanwhile"
+                    if validator
+                    else "the server does not tell whether the file is still the same"
+                )
+            self.size, self.validator = size, validator
             self.check_size(size)
             return last - first + 1
         if start != 0 or stop is not None:
@@ -287,6 +307,19 @@ class RemoteFile:
         elif (length := response.headers.get("Content-Length")) and not response.chunked:
             raise Trouble(f"the server gives the file a length that is none ({quoted(length)})")
         return self.size
+
+    def check_encoding(self, encoding: str) -> None:
+        """Refuse a file that is packed for the way, which nobody asked for.
+
+        Many servers call a file packed that is kept so, and has the name of one: that is the file.
+        """
+        packed = encoding.lower().removeprefix("x-").strip()
+        path = urlsplit(self.address).path.lower()
+        if packed not in ("", "identity") and not path.endswith(PACKED_NAMES.get(packed, ())):
+            raise UserError(
+                f"{self.url}: the server sends it packed ({quoted(encoding)}), which nobody asked "
+                "for; name another mirror"
+            )
 
     def check_size(self, size: int, more: str = "") -> None:
         """Refuse a file of `size` bytes, or of `more` than that, if it is not the one expected."""
@@ -308,7 +341,7 @@ class RemoteFile:
             if (cause := error.__cause__ or error.__context__) is None:
                 break
             error = cause
-        if isinstance(error, TooSlow):
+        if isinstance(error, TooSlow | TooWordy):
             return Trouble(str(error))
         if isinstance(error, TimeoutError):
             return Trouble(
@@ -326,8 +359,8 @@ class RemoteFile:
 
 
 def quoted(words: object) -> str:
-    """Shorten what a server says for a message."""
-    text = str(words)
+    """Shorten what a server says for a message, without passwords in addresses."""
+    text = shown(str(words))
     return text if len(text) <= LONGEST_QUOTE else f"{text[:LONGEST_QUOTE]}…"
 
 

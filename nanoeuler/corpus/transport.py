@@ -2,7 +2,8 @@
 
 The timeout of a socket starts anew with every byte, so that a server that sends one a second holds
 a program for weeks. Here, all headers together have the time of one timeout, and the body that
-follows must bring `SLOWEST` bytes/s over as long a time.
+follows must bring `SLOWEST` bytes/s over as long a time. Of a body in chunks, what stands around
+its bytes (sizes, extensions, trailers) has a ceiling.
 """
 
 import http.client
@@ -19,11 +20,15 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.util import make_headers, parse_url
 
 from nanoeuler import log
-from nanoeuler.corpus.limits import SLOWEST
+from nanoeuler.corpus.limits import FRAMING_PER_BYTE, MOST_FRAMING, SLOWEST
 
 
 class TooSlow(TimeoutError):
     """Bytes arrive, but too few of them."""
+
+
+class TooWordy(OSError):
+    """Much more arrives around the bytes of a file than there are of them."""
 
 
 class WatchedReader(io.RawIOBase):
@@ -64,13 +69,46 @@ class WatchedReader(io.RawIOBase):
         super().close()
 
 
+class FramedReader(io.BufferedReader):
+    """A response's bytes, of which those of a body in chunks are read between lines.
+
+    Raises `TooWordy` where the lines of the body have more than `MOST_FRAMING` bytes and
+    `FRAMING_PER_BYTE` for each byte between them.
+    """
+
+    def __init__(self, source: WatchedReader):
+        super().__init__(source)
+        self.source = source
+        self.framing = self.between = 0  # bytes
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        return self.count(super().read(size))
+
+    def read1(self, size: int = -1, /) -> bytes:
+        return self.count(super().read1(size))
+
+    def count(self, read: bytes) -> bytes:
+        self.between += len(read)
+        return read
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        line = super().readline(size)
+        if self.source.in_body:
+            self.framing += len(line)
+            if self.framing > MOST_FRAMING + FRAMING_PER_BYTE * self.between:
+                raise TooWordy(
+                    f"the server sent {self.framing:,} bytes around {self.between:,} of the file"
+                )
+        return line
+
+
 class WatchedResponse(http.client.HTTPResponse):
     def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any):
         super().__init__(sock, *args, **kwargs)
         timeout = sock.gettimeout()
         assert timeout is not None  # every request has one
         self.reader = WatchedReader(self.fp.detach(), timeout)
-        self.fp = io.BufferedReader(self.reader)
+        self.fp = FramedReader(self.reader)
 
     def begin(self) -> None:
         super().begin()

@@ -107,6 +107,14 @@ def test_an_interrupted_extraction_goes_on_where_it_stopped(served, parquet, tmp
     assert read_extracted(output) == run(sources(parquet), again)[1]
 
 
+def test_ranges_without_a_validator_may_be_of_two_versions(served, parquet, tmp_path):
+    served.validators = False
+    record, pages = run(REMOTE, tmp_path)
+    assert record["way"] == "whole file"
+    (tmp_path / "local").mkdir()
+    assert pages == run(sources(parquet), tmp_path / "local")[1]
+
+
 def test_a_file_that_changes_between_two_attempts_is_not_mixed(served, parquet, tmp_path):
     served.fail(SIGNED, Fault(), Fault(), Fault(), Fault(), *[Fault(status=500)] * QUICK.attempts)
     with pytest.raises(UserError, match="500"):

@@ -3,6 +3,7 @@
 They are real servers on loopback, which send these very bytes.
 """
 
+import gzip
 import json
 import time
 from pathlib import Path
@@ -174,6 +175,70 @@ def test_a_server_that_ignores_if_range_is_found_out_by_its_etag(server):
     server.put("file", b"new" * 1_000)
     with pytest.raises(StartOver, match="changed meanwhile"):
         list(remote.read(3, 6))
+
+
+CHUNKED = head("200 OK", "Transfer-Encoding: chunked")
+
+
+@pytest.mark.parametrize(
+    ("raw", "again", "sentence"),
+    [
+        (b"5\r\nhello\r\n0\r\n", b"X-Trailer: more\r\n", "bytes around 7 of the file"),
+        (b"", b"1;extension=" + b"x" * 5_000 + b"\r\nA\r\n", "of the file"),
+        (b"5;", b"x" * 10_000, "bytes around 0 of the file"),
+        (b"5\r\nhello", b"\n", "the connection failed"),
+    ],
+)
+def test_what_stands_around_a_chunk_has_a_ceiling(server, tmp_path, caplog, raw, again, sentence):
+    began = time.monotonic()
+    with caplog.at_level("INFO", "nanoeuler"):
+        said = refusal(server, tmp_path, Fault(raw=CHUNKED + raw, again=again))
+    assert sentence in caplog.text
+    assert "2 times in a row" in said or "breaks off" in said
+    assert time.monotonic() - began < 10
+
+
+def test_a_file_in_chunks_of_a_byte_with_a_few_trailers_is_read(server, tmp_path):
+    content = bytes(range(256)) * 100
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in content)
+    server.fail("/file", Fault(raw=CHUNKED + chunks + b"0\r\nChecksum: x\r\n\r\n"))
+    download(Source(f"{server.url}/file"), tmp_path / "file", patience=QUICK)
+    assert (tmp_path / "file").read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    "validator", ['ETag: "old"', "Last-Modified: Mon, 02 Nov 2026 10:00:00 GMT"]
+)
+def test_a_range_that_does_not_say_its_version_is_not_joined(server, tmp_path, validator):
+    """A server that ignores If-Range, and leaves the validator out of its 206."""
+    address = server.put("file", b"new" * 20_000)
+    old = head("200 OK", "Content-Length: 60000", validator) + b"old" * 10_000
+    rest = head("206 Part", "Content-Range: bytes 30000-59999/60000", "Content-Length: 30000")
+    server.fail("/file", Fault(raw=old), Fault(raw=rest + b"new" * 10_000))
+    download(Source(address), tmp_path / "file", patience=QUICK)
+    assert (tmp_path / "file").read_bytes() == b"new" * 20_000
+    asked = [seen.headers for seen in server.seen]
+    assert asked[-1].get("Range") is None
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "x-gzip", "br", "deflate, gzip", "zstd"])
+def test_a_file_that_is_packed_for_the_way_is_refused(server, tmp_path, encoding):
+    packed = gzip.compress(b"text" * 100)
+    headers = [f"Content-Length: {len(packed)}", f"Content-Encoding: {encoding}"]
+    said = refusal(server, tmp_path, Fault(raw=head("200 OK", *headers) + packed))
+    assert f"the server sends it packed ({encoding}), which nobody asked for; name another" in said
+
+
+def test_a_packed_file_that_the_server_calls_packed_is_the_file(server, tmp_path):
+    packed = gzip.compress(b"text" * 100)
+    headers = [f"Content-Length: {len(packed)}", "Content-Encoding: x-gzip"]
+    server.fail("/file.json.gz", Fault(raw=head("200 OK", *headers) + packed))
+    download(Source(f"{server.url}/file.json.gz"), tmp_path / "file", patience=QUICK)
+    assert (tmp_path / "file").read_bytes() == packed
+    server.fail(
+        "/file", Fault(raw=head("200 OK", "Content-Length: 1", "Content-Encoding: identity") + b"x")
+    )
+    assert b"".join(RemoteFile(f"{server.url}/file", 0, QUICK).read()) == b"x"
 
 
 def test_a_server_does_not_write_to_the_terminal(server, tmp_path, capsys):
