@@ -12,7 +12,7 @@ import math
 import multiprocessing
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,7 @@ from nanoeuler.corpus.split import last_of_own_text, position
 from nanoeuler.corpus.text_sample import Sample, bytes_per_token
 from nanoeuler.errors import UserError
 from nanoeuler.files import atomic_write
+from nanoeuler.little_text import GO_ON
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.spec import parameter_count
 from nanoeuler.openings import openings_of
@@ -151,10 +152,13 @@ class Choice:
     tokens_per_second: float
 
 
-def read_text(paths: Sequence[str]) -> Text:
-    """Read all files that `paths` (files, folders, globs) name.
+def read_text(
+    paths: Sequence[str], tokenizer: Tokenizer | None = None, least: int = LEAST_BYTES
+) -> Text:
+    """Read all files that `paths` (files, folders, globs) name, in tokens of `tokenizer` or of one
+    that suits the text.
 
-    Raises `UserError` if one cannot be read, and for less than `LEAST_BYTES` of text.
+    Raises `UserError` if one cannot be read, and for less than `least` bytes of text.
     """
     sources = [each for each in choose_sources([], [], [], paths, {}) if isinstance(each, OwnText)]
     sample = Sample(sum(source.size() for source in sources))
@@ -174,10 +178,11 @@ def read_text(paths: Sequence[str]) -> Text:
             read[-1].append((position(key), len(document)))
     sizes = [size for documents in read for _, size in documents]
     total = sum(sizes)
-    if total < LEAST_BYTES:
+    if total < least:
+        instead = "" if tokenizer else f"; or go on from a model that can write: {GO_ON}"
         raise UserError(
             f"{', '.join(paths)}: {log.size(total)} of text is too little to learn from; "
-            f"give at least {log.size(LEAST_BYTES)}, some ten pages"
+            f"give at least {log.size(least)}, some {least // 2_000} pages{instead}"
         )
     share = validation_share(total)
     held_out = [held_out_whole(documents, share) for documents in read]
@@ -186,7 +191,7 @@ def read_text(paths: Sequence[str]) -> Text:
         for block, (number, document) in zip(sample.blocks, owners, strict=True)
         if not held_out[number][document]
     ]
-    tokenizer = learn_vocabulary(blocks, total)
+    tokenizer = tokenizer or learn_vocabulary(blocks, total)
     learned = total - planned_data.held_out(sizes, share)
     tokens = round(learned / bytes_per_token(blocks, tokenizer))
     beginnings = list(dict.fromkeys(prose or others))
@@ -239,7 +244,7 @@ def measure_and_choose(text: Text, minutes: float) -> tuple[Choice, str]:
 
 def choose(text: Text, minutes: float, speed_of: Callable[[ModelConfig], Speed]) -> Choice:
     """Choose the largest size that keeps the two rules, from the smallest upwards."""
-    seconds = max(60 * minutes - FIXED_SECONDS, 30 * minutes)
+    seconds = seconds_of_training(minutes)
     chosen: Choice | None = None
     for size in SIZES:
         model = size.model(text.vocab_size)
@@ -262,13 +267,21 @@ def choose(text: Text, minutes: float, speed_of: Callable[[ModelConfig], Speed])
     return chosen
 
 
-def measure(model: ModelConfig, backend: "Backend") -> Speed:
-    """Time a few steps of a model on this machine."""
+def seconds_of_training(minutes: float) -> float:
+    """What the other stages leave of a run's minutes."""
+    return max(60 * minutes - FIXED_SECONDS, 30 * minutes)
+
+
+def measure(model: ModelConfig, backend: "Backend", optimizer: Mapping[str, Any] = MUON) -> Speed:
+    """Time a few steps of a model on this machine, with Muon or another optimizer."""
     batch = DEVICE_BATCH if backend.device else SMALLEST_BATCH
-    pretrain = {"tokens": batch, "batch_tokens": batch, "learning_rate": 0.0}
+    pretrain = {"tokens": batch, "batch_tokens": batch, "learning_rate": 0.0, **optimizer}
     plan = planning.Plan(parameter_count(model), backend.name)
     plan.stages = {"pretrain": planning.StageCost(batch, 1.0, steps=1)}
-    config = {"model": model.to_dict(), "pretrain": pretrain | MUON}
+    config = {
+        "model": model.to_dict(),
+        "pretrain": {**pretrain, **(MUON if optimizer is None else optimizer)},
+    }
     planned_speed.probe(config, backend, plan, seconds=1)
     assert plan.tokens_per_second
     log.line("speed", parameters=plan.parameters, tokens_per_second=round(plan.tokens_per_second))
@@ -288,19 +301,35 @@ def make_config(name: str, paths: Sequence[str], text: Text, choice: Choice) -> 
     size, batch = choice.size, step_tokens(choice.tokens)
     steps = math.ceil(choice.tokens / batch)
     decay = WEIGHT_DECAY * choice.tokens / text.tokens
+    pretrain = {
+        "tokens": choice.tokens,
+        "batch_tokens": batch,
+        "learning_rate": size.learning_rate,
+        "warmup_steps": min(100, max(1, steps // 10)),
+        "weight_decay": round(min(max(decay, LEAST_DECAY), MOST_DECAY), 2),
+        **MUON,
+        "validate_every": math.ceil(steps / MEASUREMENTS),
+    }
+    tokenizer = {"vocab_size": text.vocab_size}
+    return configuration(name, paths, text, tokenizer, size.section(), pretrain)
+
+
+def configuration(
+    name: str,
+    paths: Sequence[str],
+    text: Text,
+    tokenizer: dict[str, Any],
+    model: dict[str, Any],
+    pretrain: dict[str, Any],
+) -> dict[str, Any]:
+    """The sections of a run on one's own text, with what is the same in all of them."""
     return {
         "run": name,
         "corpus": {"sources": list(paths), "validation_share": validation_share(text.bytes)},
-        "tokenizer": {"vocab_size": text.vocab_size},
-        "model": size.section(),
+        "tokenizer": tokenizer,
+        "model": model,
         "pretrain": {
-            "tokens": choice.tokens,
-            "batch_tokens": batch,
-            "learning_rate": size.learning_rate,
-            "warmup_steps": min(100, max(1, steps // 10)),
-            "weight_decay": round(min(max(decay, LEAST_DECAY), MOST_DECAY), 2),
-            **MUON,
-            "validate_every": math.ceil(steps / MEASUREMENTS),
+            **pretrain,
             "checkpoint_minutes": 1,
             "keep": "best",
             "sample_prompt": text.openings[0] if text.openings else None,

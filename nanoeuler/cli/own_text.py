@@ -2,6 +2,8 @@
 
     nanoeuler train my-novel.txt --minutes 10
 
+    nanoeuler train my-notes --from models/stories
+
 It writes a configuration, results/<name>/config.yaml, and has Snakemake run it. The same command
 resumes a run that was stopped, and takes the configuration as it then is.
 """
@@ -46,6 +48,14 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         metavar="NAME",
         help="name of the run, whose folder is results/NAME (default: that of the first text)",
     )
+    parser.add_argument(
+        "--from",
+        dest="start",
+        type=Path,
+        metavar="MODEL",
+        help="go on from this model, with its tokenizer: models/stories, or the folder of any "
+        "model, run or stage (default: begin with random weights)",
+    )
     finish(parser, run_train)
 
 
@@ -64,21 +74,27 @@ def run_train(options: argparse.Namespace) -> int:
         raise UserError(f"--name {brief(options.name)}: give {FORM_OF_NAME}")
     words = ["--minutes", f"{options.minutes:g}"]
     words += ["--name", options.name] if options.name is not None else []
+    words += ["--from", str(options.start)] if options.start is not None else []
     dashed = any(text.startswith("-") for text in texts)
     words = [*words, "--", *texts] if dashed else [*texts, *words]
     request = command_line(["nanoeuler", "train", *words])
     name = options.name or choose_name(texts, RESULTS, f"# {request}")
     config_file = RESULTS / name / "config.yaml"
-    prepare(config_file, name, texts, options.minutes, request)
+    prepare(config_file, name, texts, options.minutes, request, options.start)
     arguments = ["--cores", "all", "--configfile", str(config_file), "--quiet", "all"]
     return run_snakemake(arguments) or show_results(config_file)
 
 
 def prepare(
-    config_file: Path, name: str, texts: Sequence[str], minutes: float, request: str
+    config_file: Path,
+    name: str,
+    texts: Sequence[str],
+    minutes: float,
+    request: str,
+    start: Path | None = None,
 ) -> None:
     """Write the configuration that `request` asks for, unless it is there already."""
-    from nanoeuler import log, own_run
+    from nanoeuler import continued_run, little_text, log, own_run
     from nanoeuler.own_folder import asks, belongs, command_line, name_of
 
     first_line = f"# {request}"
@@ -92,16 +108,27 @@ def prepare(
     if name != name_of(texts[0]) and (other := RESULTS / name_of(texts[0])).exists():
         log.line("config", f"{other} belongs to another text, so this run is called {name}")
     snakefile = find_snakefile()
-    text = own_run.read_text(texts)
-    choice, engine = own_run.choose_here(text, minutes)
-    config = own_run.make_config(name, texts, text, choice)
+    if start is None:
+        text = own_run.read_text(texts)
+        if little := little_text.warning(text.bytes):
+            log.line("warning", little)
+        choice, engine = own_run.choose_here(text, minutes)
+        config = own_run.make_config(name, texts, text, choice)
+        rate = choice.tokens_per_second
+    else:
+        parent = continued_run.read_start(start, config_file.parent)
+        text = continued_run.read_text(texts, parent)
+        speed, engine = continued_run.speed_here(parent)
+        tokens = continued_run.choose_tokens(text, parent, minutes, speed)
+        config = continued_run.make_config(name, texts, text, parent, tokens)
+        rate = 1 / speed.of_token
     workflow = [] if snakefile == Path("Snakefile") else ["--snakefile", str(snakefile)]
     rerun = command_line(["snakemake", *workflow, "--configfile", str(config_file)])
     comment = [
         request,
         "",
         f"Chosen for {log.size(text.bytes)} of text and {log.counted(minutes, 'minute')} on "
-        f"{engine}, at {choice.tokens_per_second:,.0f} tokens/s.",
+        f"{engine}, at {rate:,.0f} tokens/s.",
         "Change what you like. The command above takes this file as it is, and so does",
         f"  {rerun}",
     ]

@@ -6,12 +6,15 @@ python -m nanoeuler.config.next_steps config/config.yaml
 import os
 import shutil
 import sys
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from nanoeuler.config import load
 from nanoeuler.config.paths import Paths
+from nanoeuler.files import read_json
+from nanoeuler.little_text import warning_for
 from nanoeuler.log import printable
 
 
@@ -26,6 +29,10 @@ def next_steps(config: Mapping[str, Any]) -> str:
     ]
     for number, prompt in enumerate(config["evaluate"]["prompts"][:3]):
         lines.append(f"{'try' if number == 0 else '':8} {prompt}")
+    manifest = Path(paths.corpus_manifest)
+    sources = read_json(manifest)["sources"] if manifest.is_file() else {}
+    if little := warning_for(sources, config["pretrain"]["init_from"]):
+        lines += ["", *textwrap.wrap(little, 100)]
     return printable("\n".join(["", *lines]))
 
 

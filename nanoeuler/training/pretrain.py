@@ -133,6 +133,7 @@ def pretrain(
         validate=validate,
         score=lambda values: sum(values.values()) / len(values),
         sample=sample if settings.sample_prompt else None,
+        tuned=parent is not None,
         tokenizer_path=tokenizer_path,
         template=None,
         facts={"bigram_bits_per_byte": floor, "training_tokens": len(sequence)},

@@ -105,6 +105,18 @@ def test_weights_that_were_given_are_not_called_random(run):
     assert "trained from the weights of another run on 4.04 MB" in card(run)
 
 
+def test_little_text_of_one_s_own_is_no_success(run):
+    little = "teach letters and short words: many words that the model writes will not exist. What"
+    assert little not in card(run), "books and pages"
+    diary = {**run.sources["gutenberg"], "licence": "own"}
+    diary["train"] = {"documents": 4, "bytes": 35_000, "sha256": "0" * 64}
+    run.corpus["sources"] = {"diary": diary}
+    assert f"35 kB of text {little}" in unwrapped(card(run))
+    assert "nanoeuler train TEXT --from models/stories" in unwrapped(card(run))
+    run.stages["pretrain"].header["config"] = {"pretrain": {"init_from": "models/stories"}}
+    assert little not in unwrapped(card(run))
+
+
 def test_what_the_data_forbids_is_in_the_front_matter_and_said_aloud(run):
     text = card(run)
     assert front(text) == {

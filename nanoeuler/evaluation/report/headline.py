@@ -19,6 +19,7 @@ from nanoeuler.evaluation.report.formats import (
 from nanoeuler.evaluation.report.gather import Run
 from nanoeuler.evaluation.report.rendering import render
 from nanoeuler.evaluation.report.summary import summarise_gradients
+from nanoeuler.little_text import warning_for
 from nanoeuler.log import counted
 
 
@@ -67,7 +68,9 @@ def sentence(run: Run) -> str:
     if again := [stage_name(name) for name, stage in run.stages.items() if stage.again]:
         text += ". Being made again (until then, the model before is used, and its scores are "
         text += f"shown): {', '.join(again)}"
-    return f"{text}."
+    goes_on = pretrain.settings.get("init_from") if pretrain else None
+    little = warning_for(run.sources, goes_on)
+    return f"{text}." + (f" {little}." if little else "")
 
 
 def tiles(run: Run) -> Markup:

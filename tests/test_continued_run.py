@@ -1,0 +1,197 @@
+"""`nanoeuler train --from`: a model that is there goes on learning on one's own text."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nanoeuler import continued_run, own_run
+from nanoeuler.cli import main
+from nanoeuler.cli.own_text import prepare
+from nanoeuler.config import load
+from nanoeuler.config.next_steps import next_steps
+from nanoeuler.config.paths import Paths
+from nanoeuler.config.stages import stage_config
+from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.files import SavedModel, load_model, save_model
+from nanoeuler.model.flat import initial_parameters
+from nanoeuler.own_run import Speed
+from nanoeuler.tokenizer import Tokenizer
+from nanoeuler.tokenizer.bpe import learn
+from nanoeuler.tokenizer.counting import count_words
+from nanoeuler.tokenizer.vocabulary import build
+
+ROOT = Path(__file__).parents[1]
+STORIES = ROOT / "models/stories"
+PROSE = "".join(
+    f"The ferry came to the quay on day {day} of the long winter.\n\n" for day in range(300)
+)
+FIELDS = {"dim": 16, "layers": 2, "heads": 2, "ffn": 20, "context": 32, "vocab_size": 300}
+LLAMA = {**FIELDS, "kv_heads": 1, "mtp_heads": 2}
+GPT2 = {**FIELDS, "family": "gpt2", "kv_heads": 2, "tied": True}
+
+
+def model_in(folder: Path, fields: dict, template: str | None = None) -> Path:
+    """The folder of a model with random weights and a tokenizer of 300 entries."""
+    config = ModelConfig.from_dict(fields)
+    given = folder.parent / "tokenizer.json"
+    Tokenizer(build(learn(count_words([PROSE.encode()]), 300))).save(given)
+    weights = initial_parameters(config, seed=1)
+    save_model(folder, SavedModel(config, weights, given, "sft", template, {}))
+    return folder
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch) -> Path:
+    """A folder with a text, on a machine of a known speed."""
+    monkeypatch.chdir(tmp_path)
+    speed = Speed(1e-4, 0.0), "cpu"
+    monkeypatch.setattr(continued_run, "speed_here", lambda start: speed)
+    Path("novel.txt").write_text(PROSE)
+    return tmp_path
+
+
+def configured(start: Path) -> dict:
+    """The configuration that `train novel.txt --from` writes."""
+    file = Path("results/novel/config.yaml")
+    prepare(file, "novel", ["novel.txt"], 10, "nanoeuler train novel.txt --from it", start)
+    return load(file)
+
+
+def by_hand(config: dict) -> Path:
+    """Run the stages up to pretraining; returns the model's folder."""
+    paths = Paths(config)
+    tokens, tokenizer = ["--tokens", paths.tokens], ["--tokenizer", paths.tokenizer]
+    corpus = ["--corpus", paths.corpus_manifest]
+    for stage, command in {
+        "build_corpus": ["assemble", "--own", *paths.own_text, "--output", paths.corpus],
+        "learn_bpe": ["bpe", *corpus, "--output", paths.tokenizer],
+        "tokenize": ["tokenize", *corpus, *tokenizer, "--output", str(Path(paths.tokens).parent)],
+        "pretrain": ["pretrain", *tokens, *tokenizer, "--output", paths.stage("pretrain")],
+    }.items():
+        device = ["--device", "reference"] if stage == "pretrain" else []
+        assert main([*command, "--config", stage_config(config, stage), *device]) == 0
+    return Path(paths.model_folder("pretrain"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "template"),
+    [(LLAMA, None), (LLAMA, "alpaca"), (GPT2, None), (LLAMA | {"vocab_size": 320}, None)],
+    ids=["llama", "tuned", "gpt2", "rows that no token has"],
+)
+def test_any_model_goes_on_with_its_own_tokenizer(here, caplog, fields, template):
+    start = model_in(here / "parent", fields, template)
+    config = configured(start)
+    said = "was tuned to answer; it goes on with plain text" in caplog.text
+    assert said == (template is not None)
+    model = load_model(by_hand(config))
+    before = load_model(start)
+    assert model.config == before.config
+    assert model.template is None
+    theirs, ours = (Tokenizer.load(each.tokenizer_path) for each in (before, model))
+    assert ours.fingerprint == theirs.fingerprint
+    assert not np.array_equal(model.parameters, before.parameters)
+    lines = map(json.loads, Path("results/novel/pretrain/metrics.jsonl").read_text().splitlines())
+    scores = [line["validation"]["novel"] for line in lines if "validation" in line]
+    assert min(scores[1:]) < scores[0], "the first is that of the model that goes on"
+
+
+def test_the_small_model_that_is_shipped_begins_where_it_stands(here):
+    """Its tokenizer and weights together: with others, the first loss would be above ln 4096."""
+    config = configured(Path("models/stories"))  # from a folder that has none
+    assert config["pretrain"]["init_from"] == config["tokenizer"]["path"] == str(STORIES)
+    assert config["model"]["vocab_size"] == config["tokenizer"]["vocab_size"] == 4096
+    assert config["pretrain"]["tokens"] <= 3.1 * len(PROSE)
+    config["pretrain"] |= {"tokens": 512, "batch_tokens": 512}
+    by_hand(config)
+    lines = map(json.loads, Path("results/novel/pretrain/metrics.jsonl").read_text().splitlines())
+    scores = [line["validation"]["novel"] for line in lines if "validation" in line]
+    assert scores[0] < 3, "bits per byte of text that it has never seen"
+
+
+def test_a_run_and_a_stage_stand_for_their_model(here):
+    model_in(here / "results/before/pretrain/model", LLAMA)
+    for given in ("results/before", "results/before/pretrain"):
+        config = configured(Path(given))
+        assert config["pretrain"]["init_from"] == "results/before/pretrain/model"
+
+
+def test_rates_steps_and_readings(here):
+    start = continued_run.read_start(STORIES, here / "results/novel")
+    text = own_run.Text(400_000, 118_000, 4096, [])
+    slow = continued_run.choose_tokens(text, start, 2, Speed(1e-3, 0.0))
+    assert slow == 80_000, "as many as there is time for"
+    tokens = continued_run.choose_tokens(text, start, 60, Speed(1e-3, 0.0))
+    assert tokens == 3 * text.tokens
+    config = continued_run.make_config("novel", ["novel.txt"], text, start, tokens)
+    pretrain = config["pretrain"]
+    assert pretrain["learning_rate"] == 3e-4
+    assert (pretrain["keep"], pretrain["batch_tokens"]) == ("best", 2048)
+    wide = ModelConfig.from_dict(LLAMA | {"dim": 768, "context": 512})
+    wider = continued_run.Start(start.folder, wide, start.tokenizer, None)
+    config = continued_run.make_config("novel", ["novel.txt"], text, wider, tokens)
+    assert config["pretrain"]["learning_rate"] == 1e-4
+
+
+def test_long_rows_are_cut_where_positions_are_rotary(here, caplog):
+    long = model_in(here / "long", LLAMA | {"context": 4096})
+    assert continued_run.read_start(long, here / "results").config.context == 1024
+    assert "rows of 1,024 tokens in place of the model's 4,096" in caplog.text
+    learned = model_in(here / "learned", GPT2 | {"context": 2048})
+    assert continued_run.read_start(learned, here / "results").config.context == 2048
+
+
+@pytest.mark.parametrize(
+    ("start", "text", "message"),
+    [
+        ("nowhere", PROSE, "nowhere"),
+        ("parent", PROSE[:4_000], "too little to learn from; give at least 5 kB, some 2 pages"),
+        ("long", PROSE[:6_000], "are fewer than a row of the model, 4,096; give more text"),
+        (
+            "results/novel",
+            PROSE,
+            "--from results/novel: its model belongs to this run, which would replace it; give the "
+            "new run another name with --name",
+        ),
+    ],
+)
+def test_what_cannot_go_on_is_refused_before_anything_is_written(
+    here, capsys, start, text, message
+):
+    model_in(here / "parent", LLAMA)
+    model_in(here / "long", GPT2 | {"context": 4096})
+    shutil.copytree(here / "parent", here / "results/novel/pretrain/model")
+    Path("results/novel/config.yaml").write_text("run: novel\ncorpus: {sources: [novel.txt]}\n")
+    Path("novel.txt").write_text(text)
+    before = sorted(here.rglob("*"))
+    assert main(["train", "novel.txt", "--from", start]) == 1
+    assert message in capsys.readouterr().err
+    assert sorted(here.rglob("*")) == before
+
+
+def test_too_little_text_says_what_it_can_teach_and_what_helps(here, capsys, monkeypatch):
+    short = Path("short.txt")
+    short.write_text(PROSE[:6_000])
+    assert main(["train", "short.txt"]) == 1
+    assert (
+        "give at least 20 kB, some 10 pages; or go on from a model that can write: nanoeuler "
+        in (capsys.readouterr().err)
+    )
+    short.write_text(3 * PROSE)
+    choice = own_run.Choice(own_run.SIZES[0], 10_000, 1e3)
+    monkeypatch.setattr(own_run, "choose_here", lambda text, minutes: (choice, "cpu"))
+    file = Path("results/short/config.yaml")
+    prepare(file, "short", ["short.txt"], 1, "nanoeuler train short.txt")
+    little = "letters and short words: many words that the model writes will not exist"
+    said = capsys.readouterr().err
+    assert little in said
+    assert "nanoeuler train TEXT --from models/stories" in said
+    config = load(file)
+    paths = Paths(config)
+    own = ["--own", *paths.own_text, "--output", paths.corpus]
+    assert main(["assemble", *own, "--config", stage_config(config, "build_corpus")]) == 0
+    assert little in " ".join(next_steps(config).split())
+    config["pretrain"]["init_from"] = str(STORIES)
+    assert little not in " ".join(next_steps(config).split())
