@@ -11,9 +11,10 @@ from collections.abc import Iterator, Sequence
 
 from nanoeuler.corpus.borders import CLOSING, SENTENCE_ENDS
 
-WORDS, LONGEST = 5, 60  # of a prompt, and its characters: words need not be set apart by spaces
-SHORTEST = 40
-"""Characters of a paragraph; in scripts of which a character says as much as a word, a third."""
+WORDS = 5  # of a prompt
+LONGEST, SHORTEST = 60, 40
+"""Characters of a prompt at most, as words need not be set apart by spaces, and of a paragraph at
+least; a third of both in scripts of which a character says as much as half a word."""
 MOST, TRIED = 100, 400  # openings of a document, and paragraphs that are looked at
 LONGEST_PARAGRAPH = 2_000  # characters of it that are looked at
 LINE = re.compile(r"\S[^\n]*")
@@ -37,8 +38,9 @@ def openings_of(document: str) -> tuple[list[str], list[str]]:
     prose: list[str] = []
     others: list[str] = []
     for paragraph in spread(paragraphs, TRIED):
-        if len(paragraph) >= shortest(paragraph):
-            first = " ".join(paragraph.split(maxsplit=WORDS)[:WORDS])[:LONGEST].strip()
+        part = 3 if DENSE.match(paragraph.lstrip(BEFORE)) else 1
+        if len(paragraph) >= SHORTEST // part:
+            first = " ".join(paragraph.split(maxsplit=WORDS)[:WORDS])[: LONGEST // part].strip()
             (prose if is_prose(paragraph) else others).append(first)
     return spread(prose, MOST), spread(others, MOST)
 
@@ -68,10 +70,6 @@ def joined(lines: Sequence[str]) -> Iterator[str]:
         yield from (line[:LONGEST_PARAGRAPH] for line in lines)
     elif lines:
         yield "\n".join(lines[:50])[:LONGEST_PARAGRAPH]
-
-
-def shortest(paragraph: str) -> int:
-    return SHORTEST // 3 if DENSE.match(paragraph.lstrip(BEFORE)) else SHORTEST
 
 
 def is_prose(paragraph: str) -> bool:
