@@ -119,8 +119,8 @@ def estimate_text(config: Config, paths: Paths, *, reads: bool = True) -> TextEs
     else:
         books = len(paths.books) * BOOK_BYTES * CLEAN_SHARE
         pages = sum(shard_text(config, shard) for shard in paths.web_shards)
-        files = [Path(file) for file in paths.own_text]
-        of_files = np.array([file.stat().st_size for file in files], float)
+        files = paths.own_files
+        of_files = np.array([file.stat().st_size for file, _ in files], float)
         own = float(of_files.sum())
         if files and reads:
             from nanoeuler.corpus import text_sample  # loads the compiler

@@ -18,6 +18,7 @@ from nanoeuler.cli.own_text import prepare
 from nanoeuler.config import load
 from nanoeuler.corpus import text_sample
 from nanoeuler.corpus.split import position
+from nanoeuler.corpus.text_files import USUAL
 from nanoeuler.errors import UserError
 from nanoeuler.model.spec import parameter_count, training_flops_per_token
 from nanoeuler.own_folder import choose_name, name_of
@@ -178,7 +179,8 @@ def test_the_vocabulary_is_chosen_from_a_sample_of_everything(tmp_path):
         chosen.append(read_text([str(folder)]))
     assert [text.vocab_size for text in chosen] == [2048, 2048]
     assert chosen[0].tokens == pytest.approx(chosen[1].tokens, rel=0.01)
-    size = text_sample.measure([tmp_path / "0/a.txt", tmp_path / "0/b.txt"], 2048)
+    files = [(tmp_path / "0" / name, USUAL) for name in ("a.txt", "b.txt")]
+    size = text_sample.measure(files, 2048)
     assert size.bytes == chosen[0].bytes
     assert size.bytes_per_token == pytest.approx(
         chosen[0].bytes / (chosen[0].tokens / (1 - 50_000 / chosen[0].bytes)), rel=0.05
@@ -285,8 +287,8 @@ def test_the_files_that_a_shell_makes_of_a_pattern_are_one_source(tmp_path, monk
         (["empty.txt"], "empty.txt: empty; leave it out or put text into it"),
         (["binary.txt"], "binary.txt: a binary file, not text"),
         (["none.txt"], "none.txt: no such file or folder"),
-        (["folder"], "folder: has no .txt or .md file with text in it"),
-        (["photo.jpg"], "photo.jpg: not a .txt or .md file"),
+        (["folder"], "folder: has no file with text in it but 1 .jpg; correct the path"),
+        (["photo.jpg"], "photo.jpg: not a file of text; save it as plain text"),
         (["novel.txt", "--minutes", "0"], "--minutes 0: give 1 to 1440"),
         (["novel.txt", "--minutes", "nan"], "--minutes nan: give 1 to 1440"),
         (["novel.txt", "--name", "../x"], "--name '../x': give a name of"),

@@ -27,7 +27,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         parser,
         "--own",
         "PATH",
-        "own .txt and .md files, folders or globs, where corpus.sources names none",
+        "own text files, folders or globs, where corpus.sources names none",
     )
     add_files(
         parser,

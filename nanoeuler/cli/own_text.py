@@ -32,9 +32,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         "train it, print samples as it learns, write a report, and open a chat. Ctrl-C saves and "
         "stops; the same command resumes.",
     )
-    parser.add_argument(
-        "text", nargs="+", metavar="TEXT", help=".txt and .md files, folders or globs"
-    )
+    parser.add_argument("text", nargs="+", metavar="TEXT", help="text files, folders or globs")
     parser.add_argument(
         "--minutes",
         type=float,

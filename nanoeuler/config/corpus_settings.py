@@ -73,6 +73,22 @@ class Fineweb(Section):
 
 
 @section
+class OwnTextSource(Section):
+    """Text of your own that is read in a certain way."""
+
+    path: str = key("a file, folder or glob", min_length=1)
+    encoding: str | None = key(
+        "of its files, like cp1251; null recognises it", default=None, min_length=1
+    )
+    separator: str | None = key(
+        "a line that parts documents in a file; null takes <|endoftext|>",
+        default=None,
+        pattern=r"^[^\n]*\S[^\n]*$",
+        form="one line of text",
+    )
+
+
+@section
 class Corpus(Section):
     """The text to learn from."""
 
@@ -81,8 +97,10 @@ class Corpus(Section):
         "section; null takes the run's name",
         default=None,
     )
-    sources: Annotated[list[Annotated[str, MinLen(1)]], EachOnce()] = key(
-        "gutenberg, fineweb, and any number of .txt or .md files, folders or globs of your own",
+    sources: Annotated[list[Annotated[str, MinLen(1)] | OwnTextSource], EachOnce()] = key(
+        "gutenberg, fineweb, and any number of text files, folders or globs of your own; "
+        "{path: …, encoding: …, separator: …} says how the files are read: in the encoding, each "
+        "parted into documents at lines that are the separator",
         default=["gutenberg", "fineweb"],
         min_length=1,
     )

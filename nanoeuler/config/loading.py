@@ -12,7 +12,7 @@ from nanoeuler.config.settings import Configuration
 from nanoeuler.config.sources import Sources
 from nanoeuler.config.validation import check, locate
 from nanoeuler.config.yaml_file import Key, read_keys, read_yaml
-from nanoeuler.corpus.own_text import find_files
+from nanoeuler.corpus.own_text import TextSource, find_files
 from nanoeuler.errors import LONGEST_PATH, UserError, brief
 from nanoeuler.files import parse_json
 from nanoeuler.model.config import ModelConfig, is_whole_number
@@ -112,15 +112,21 @@ def finder(files: Iterable[str | Path]) -> Callable[[str | None], str | None]:
 def find_inputs(config: Config, find: Callable[[str | None], str | None]) -> None:
     """Put in where the files and folders are that the sections name."""
     corpus, sources = config["corpus"], config["sources"]
-    known = {"gutenberg", "fineweb"}
-    corpus["sources"] = [name if name in known else find(name) for name in corpus["sources"]]
+    corpus["sources"] = [
+        find_text(entry, find) if entry not in ("gutenberg", "fineweb") else entry
+        for entry in corpus["sources"]
+    ]
     for stage, data in (("sft", "instructions"), ("dpo", "preferences")):
         if config[stage][data] not in sources.get(data, {}):
             config[stage][data] = find(config[stage][data])
     config["tokenizer"]["path"] = find(config["tokenizer"]["path"])
-    config["pretrain"]["old_tokens"] = find(config["pretrain"]["old_tokens"])
     for stage in ("pretrain", "sft", "dpo"):
         config[stage]["init_from"] = find(config[stage]["init_from"])
+
+
+def find_text(entry: Any, find: Callable[[str | None], str | None]) -> Any:
+    """Put in where the text is that an entry of `corpus.sources` names."""
+    return find(entry) if isinstance(entry, str) else entry | {"path": find(entry["path"])}
 
 
 def exists(path: str) -> bool:
@@ -233,19 +239,29 @@ class Consistency:
                 )
 
     def check_corpus_sources(self) -> None:
-        names = self.corpus["sources"]
-        for name in {"gutenberg", "fineweb"} & set(names):
-            if name not in self.sources:
+        entries = self.corpus["sources"]
+        for name in ("gutenberg", "fineweb"):
+            if name in entries and name not in self.sources:
                 there = f"which the sources file does not describe; add a {name} section there"
                 if not self.sources:
                     there = "but no sources file is named; write `sources: config/sources.yaml`"
                 self.refuse(("corpus", "sources"), f"takes {name}, {there} or take it out here")
-        for own in set(names) - {"gutenberg", "fineweb"}:
+        for number, entry in enumerate(entries):
+            if entry in ("gutenberg", "fineweb"):
+                continue
+            key: Key = ("corpus", "sources", number)
+            source = TextSource.of(entry)
             try:
-                find_files(own)
+                find_files(source.path)
+                "".encode(source.reading.encoding or "utf-8")
             except UserError as error:
-                where = self.where(("corpus", "sources", names.index(own)))
-                raise UserError(f"{where}: {error}") from error
+                raise UserError(f"{self.where(key)}: {error}") from error
+            except LookupError:
+                self.refuse(
+                    key,
+                    f"names the encoding {brief(str(source.reading.encoding))}, which Python does "
+                    "not know; write a name like utf-8, cp1251 or gb18030",
+                )
 
     def check_books(self) -> None:
         if self.corpus["books"] == "all" or "gutenberg" not in self.corpus["sources"]:

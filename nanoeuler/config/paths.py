@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from nanoeuler.corpus.own_text import find_files, slug
+from nanoeuler.corpus.own_text import TextSource, find_files, slug
+from nanoeuler.corpus.text_files import Reading
 from nanoeuler.files import MOST_JSON, atomic_write, canonical_json, read_bounded
 
 ONE_JOB = 16e9
@@ -203,14 +204,16 @@ class Paths:
         return list(range(corpus["fineweb"]["shards"])) if takes else []
 
     @property
+    def own_files(self) -> list[tuple[Path, Reading]]:
+        """Your own text files, and how those of their source are read."""
+        entries = self.config["corpus"]["sources"]
+        own = [TextSource.of(each) for each in entries if each not in ("gutenberg", "fineweb")]
+        return [(file, source.reading) for source in own for file in find_files(source.path)]
+
+    @property
     def own_text(self) -> list[str]:
         """Your own text files, which corpus.sources names by paths, folders and globs."""
-        return [
-            path
-            for source in self.config["corpus"]["sources"]
-            if source not in ("gutenberg", "fineweb")
-            for path in map(str, find_files(source))
-        ]
+        return [str(file) for file, _ in self.own_files]
 
     @property
     def own_inputs(self) -> list[str]:
@@ -220,7 +223,8 @@ class Paths:
         names, which have a meaning to Snakemake.
         """
         sources = self.config["corpus"]["sources"]
-        return [self.own_list] if set(sources) - {"gutenberg", "fineweb"} else []
+        is_own = any(source not in ("gutenberg", "fineweb") for source in sources)
+        return [self.own_list] if is_own else []
 
     def list_own_text(self) -> None:
         """Write the list where it has changed: its files, with their sizes and times."""

@@ -107,8 +107,13 @@ def inner_rule(part: str | int, schema: Schema) -> Schema:
         empty: Schema = {}
         return next((option["items"] for option in options(schema) if "items" in option), empty)
     other = schema.get("additionalProperties")
-    known = schema.get("properties", {}).get(part)
+    known = properties(schema).get(part)
     return known or (other if isinstance(other, dict) else {})
+
+
+def properties(schema: Schema) -> dict[str, Schema]:
+    """The keys of a section, which may be one of several alternatives."""
+    return next((each["properties"] for each in options(schema) if "properties" in each), {})
 
 
 def find_rule(key: Key, schema: Schema) -> Schema:
@@ -234,7 +239,7 @@ def key_in(value: Any, location: Key) -> Key:
         try:
             value = value[part]
         except (KeyError, IndexError, TypeError):
-            break
+            continue
         key += (part,)
     return key
 
@@ -245,7 +250,7 @@ def explain(
     """One sentence for a mistake: where it is, which key, what it must be and what it is."""
     where = locate(key, locations, source)
     if kind == UNKNOWN_KEY:
-        known = list(find_rule(key[:-1], schema).get("properties", {}))
+        known = list(properties(find_rule(key[:-1], schema)))
         return f"{where}: unknown key {dotted(key)}; {suggestion(key, known, schema)}"
     rule, value = find_rule(key, schema), functools.reduce(operator.getitem, key, config)
     if kind == MISSING_KEY:
@@ -287,12 +292,19 @@ def suggestion(key: Key, known: list[str], schema: Schema) -> str:
 def describe(rule: Schema) -> str:
     """The values that a rule allows, in words."""
     if "anyOf" in rule:
-        return " or ".join(describe(option) for option in rule["anyOf"])
+        return " or ".join(map(describe_option, rule["anyOf"]))
     if named := named_values(rule):
         return either([show(value) for value in named])
     kind = rule.get("type", [])
     kinds = [kind] if isinstance(kind, str) else kind
     return either([describe_type(name, rule) for name in kinds]) or "something else"
+
+
+def describe_option(rule: Schema) -> str:
+    """One of several alternatives; a section by its keys."""
+    if "properties" in rule:
+        return "{" + ", ".join(f"{name}: …" for name in rule["properties"]) + "}"
+    return describe(rule)
 
 
 def describe_type(name: str, rule: Schema) -> str:

@@ -9,6 +9,10 @@ import codecs
 import re
 from dataclasses import dataclass
 
+from nanoeuler.corpus.encodings import SAMPLE, recognise, suitability
+
+LEAST_MENDED = 3  # letters beyond ASCII in a text that is taken for doubly encoded
+LEAST_SUITABLE = 0.6
 WINDOWS = {
     byte: letter
     for byte in range(0x80, 0xA0)
@@ -35,7 +39,9 @@ class Decoded:
 
 
 def decode(raw: bytes) -> Decoded:
-    """Decode UTF-8, UTF-16 with a byte-order mark, or else Windows-1252, and mend known damage.
+    """Decode UTF-8, UTF-16 with a byte-order mark, or else what encodings.py recognises.
+
+    Where it recognises nothing, the text is taken for Windows-1252. Known damage is mended.
 
     Never raises.
     """
@@ -56,26 +62,42 @@ def read_bytes(raw: bytes) -> tuple[str, str, int]:
     except UnicodeDecodeError:
         text = raw.decode("utf-8", "replace")
     unreadable = text.count("\ufffd")
-    if sum(map(len, re.findall("[^\x00-\x7f\ufffd]+", text))) > unreadable:
-        # Windows-1252 never looks that much like UTF-8: this is UTF-8 with a few broken bytes
+    if is_broken_utf_8(text):
         return text, "utf-8", unreadable
-    text = raw.decode("cp1252", "replace")
-    return text, "cp1252", text.count("\ufffd")
+    encoding = recognise(raw) or "cp1252"
+    text = raw.decode(encoding, "replace")
+    return text, encoding, text.count("\ufffd")
+
+
+def is_broken_utf_8(text: str) -> bool:
+    """Tell UTF-8 with a few broken bytes, each U+FFFD in `text`, from another encoding.
+
+    No other one looks that much like UTF-8.
+    """
+    return sum(map(len, re.findall("[^\x00-\x7f\ufffd]+", text))) > text.count("\ufffd")
 
 
 def undo_double_encoding(text: str) -> str | None:
     """Decode text whose UTF-8 bytes were read as Latin-1 or Windows-1252 and encoded again.
 
-    Returns None if that is not what happened to it.
+    Returns None if that is not what happened to it, which needs evidence: several letters, the
+    whole of which makes sense in a language afterwards and none before.
     """
     text = text.removeprefix("\ufeff")
     first = NOT_ASCII.search(text)
     if first is None or not GARBLED.match(text, first.start()):
         return None
     try:
-        return text.translate(TO_LATIN_1).encode("latin-1").decode("utf-8")
+        mended = text.translate(TO_LATIN_1).encode("latin-1").decode("utf-8")
     except UnicodeError:
         return None
+    mended = mended.replace("\ufeff", "")
+    letters = NOT_ASCII.findall(mended)
+    several = len(set(letters)) > 1 or min(letters, default="") > "\u07ff"  # of three bytes each
+    if len(letters) < LEAST_MENDED or not several:
+        return None
+    sample = mended[max(0, first.start() - 1_000) :][:SAMPLE]
+    return mended if suitability(sample) > LEAST_SUITABLE > suitability(text[:SAMPLE]) else None
 
 
 def mend_control(match: re.Match[str]) -> str:

@@ -8,7 +8,7 @@ every later reading is compared with the first one: a file that has changed is r
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -20,14 +20,17 @@ from nanoeuler import log
 from nanoeuler.corpus import batches
 from nanoeuler.corpus.batches import Batch
 from nanoeuler.corpus.extracted_pages import count_pages, read_index, read_pages
-from nanoeuler.corpus.own_text import find, read_documents, slug
+from nanoeuler.corpus.own_text import TextSource, find, slug
+from nanoeuler.corpus.packed_files import UnfitText
 from nanoeuler.corpus.split import position, title_key
+from nanoeuler.corpus.text_files import USUAL, Reading, read_parts
 from nanoeuler.corpus.unicode_forms import comparable
 from nanoeuler.errors import UserError
 from nanoeuler.files import explain_os_errors, read_json
 
 GUTENBERG, FINEWEB = "gutenberg", "fineweb"
 OWN_TEXT = "own_text"
+MOST_NAMED = 50  # files that cannot be read, in one error
 
 
 class Outline(NamedTuple):
@@ -234,7 +237,7 @@ def outline_of_pages(pages: np.ndarray, sizes: np.ndarray) -> Outline:
 
 @dataclass
 class OwnText:
-    """One's own .txt and .md files.
+    """One's own files of text.
 
     The key of a document is the sha256 of its text as it is compared (unicode_forms.py). All pieces
     of a large file have the key of the first, so that they stay on one side of the split.
@@ -244,6 +247,7 @@ class OwnText:
     files: Sequence[Path]
     name: str
     notices: Sequence[str] = ()  # of files that were left out
+    reading: Reading = USUAL
     licence: str = "own text"
     kind: str = OWN_TEXT
     left_out: dict[str, str] = field(default_factory=dict)
@@ -281,23 +285,50 @@ class OwnText:
         number = 0
         for notice in self.notices if aloud else ():
             log.line("text", notice)
+        unfit: list[str] = []
         for file in self.files:
-            key = None
-            for document in read_documents(file, aloud):
-                text = document.encode("utf-8", "replace")
-                sha256 = hashlib.sha256(text)
-                require_seen(self.seen, number, identities_of(sha256.digest()), file)
-                key = key or hashlib.sha256(comparable(text)).hexdigest()
-                number += 1
-                yield key, text
+            key, before = None, number
+            try:
+                for continues, document in read_parts(file, self.reading, aloud):
+                    text = document.encode("utf-8", "replace")
+                    sha256 = hashlib.sha256(text)
+                    require_seen(self.seen, number, identities_of(sha256.digest()), file)
+                    if not (continues and key):
+                        key = hashlib.sha256(comparable(text)).hexdigest()
+                    number += 1
+                    yield key, text
+            except UnfitText as error:
+                if self.seen is not None:
+                    raise
+                unfit.append(str(error))
+                continue
+            if number == before:
+                self.left_out[str(file)] = "blank"
             if self.ends.setdefault(file, number) != number:
                 raise changed(file)
+        if unfit:
+            raise all_unfit(unfit)
+        if not number and self.seen is None:
+            raise UserError(f"{self.path}: empty; leave it out or put text into it")
+        if self.left_out and aloud:
+            log.line(
+                "text", f"{self.path}: left out {log.counted(len(self.left_out), 'blank file')}"
+            )
         if self.seen is not None and number != len(self.seen):
             raise changed(self.files[-1])
 
 
+def all_unfit(problems: Sequence[str]) -> UserError:
+    """One error that names all files that cannot be read."""
+    if len(problems) == 1:
+        return UserError(problems[0])
+    named = "\n  ".join(problems[:MOST_NAMED])
+    more = f"\n  and {len(problems) - MOST_NAMED:,} more" if len(problems) > MOST_NAMED else ""
+    return UserError(f"{len(problems):,} files cannot be read as text:\n  {named}{more}")
+
+
 def choose_sources(
-    named: Sequence[str],
+    named: Sequence[str | Mapping[str, Any]],
     books: Sequence[str],
     fineweb: Sequence[str],
     own: Sequence[str],
@@ -312,14 +343,15 @@ def choose_sources(
     `WebPages`. Raises `UserError` where the names do not match what is given.
     """
     given = {GUTENBERG: bool(books), FINEWEB: bool(fineweb)}
-    named = list(dict.fromkeys(named)) or [name for name in given if given[name]]
+    readings = dict(map(TextSource.of, named))
+    paths = list(readings) or [name for name in given if given[name]]
     for name, present in given.items():
-        if present and name not in named:
+        if present and name not in paths:
             raise UserError(
                 f"corpus.sources does not name {name}, but files of it were given; "
                 "add it there or leave them out"
             )
-        if not present and name in named:
+        if not present and name in paths:
             raise UserError(
                 f"corpus.sources names {name}, but no files of it were given; "
                 f"give them with --{'books' if name == GUTENBERG else name}"
@@ -327,8 +359,8 @@ def choose_sources(
     sources: list[Source] = []
     names = set(given)
     taken: set[str] = set()
-    own_is_named = any(name not in given for name in named)
-    for entry in dict.fromkeys([*named, *([] if own_is_named else own)]):
+    own_is_named = any(name not in given for name in paths)
+    for entry in dict.fromkeys([*paths, *([] if own_is_named else own)]):
         if entry == GUTENBERG:
             sources.append(Books(unique_paths(books), licences.get(GUTENBERG, "")))
         elif entry == FINEWEB:
@@ -342,14 +374,15 @@ def choose_sources(
                     "take it out of corpus.sources"
                 )
             taken.update(os.path.realpath(file) for file in files)
-            sources.append(OwnText(entry, files, unused(slug(entry), names), notices))
+            name, reading = unused(slug(entry), names), readings.get(entry, USUAL)
+            sources.append(OwnText(entry, files, name, notices, reading))
     if not sources:
         raise UserError(
             "no text to build a corpus of; name gutenberg, fineweb or a path of your own in "
             "corpus.sources"
         )
     for path in own:
-        if own_is_named and os.path.realpath(path) not in taken and path not in named:
+        if own_is_named and os.path.realpath(path) not in taken and path not in paths:
             log.line("text", f"{path} was left out: corpus.sources names other files; add it there")
     return sources
 

@@ -1,27 +1,46 @@
-"""Read one's own text: .txt and .md files, folders and globs named in `corpus.sources`.
+"""Find one's own text: files, folders and globs named in `corpus.sources`.
 
-A file is a document; files come in the order of their sorted paths. A file of more than `PIECE`
-bytes is read in pieces that end with a paragraph (or else as borders.py says), each a document, so
-that a file of any size fits in memory. Header and licence of Project Gutenberg are left out where
-their markers are found.
+Files come in the order of their sorted paths. What a folder or glob has beside them is counted and
+named; what is read of a file is said in text_files.py.
 """
 
 import glob
 import os
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from nanoeuler import log
-from nanoeuler.corpus.borders import cut
-from nanoeuler.corpus.decode import UTF_16_MARKS, decode
-from nanoeuler.corpus.gutenberg import strip_wrapping
+from nanoeuler.corpus.packed_files import PACKED
+from nanoeuler.corpus.text_files import (
+    RECORDS,
+    TEXTS,
+    Reading,
+    has_text_records,
+    is_text_name,
+    kind_of,
+)
 from nanoeuler.errors import UserError, brief
 from nanoeuler.names import plain_name
 from nanoeuler.outputs import Outputs
 
-SUFFIXES = (".txt", ".md")
-PIECE = 16_000_000  # bytes
+KINDS = f"{', '.join(TEXTS)} and .jsonl with `text`, each also as {', '.join(PACKED)}"
+MOST_NAMED = 5
+
+
+class TextSource(NamedTuple):
+    """An entry of `corpus.sources` that names one's own text, and how its files are read."""
+
+    path: str
+    reading: Reading
+
+    @classmethod
+    def of(cls, entry: str | Mapping[str, Any]) -> "TextSource":
+        """Of a path, or of {path: …, encoding: …, separator: …}."""
+        if isinstance(entry, str):
+            return cls(entry, Reading())
+        return cls(entry["path"], Reading(entry.get("encoding"), entry.get("separator")))
 
 
 def slug(path: str) -> str:
@@ -29,7 +48,10 @@ def slug(path: str) -> str:
 
     It has at most 60 letters, digits and single hyphens.
     """
-    stem = path[: -len(Path(path).suffix)] if path.lower().endswith(SUFFIXES) else path
+    stem = path
+    if is_text_name(Path(path)):
+        for suffix in (*PACKED, kind_of(Path(path))):
+            stem = stem[: -len(suffix)] if stem.lower().endswith(suffix) else stem
     return plain_name(stem, last=True) or "text"
 
 
@@ -45,11 +67,11 @@ def find_files(path: str) -> list[Path]:
 
 
 def find(path: str) -> Found:
-    """Return the .txt and .md files that `path` (a file, a folder or a glob) names.
+    """Return the files of text that `path` (a file, a folder or a glob) names.
 
-    Folders are searched with their subfolders. Of what a folder or a glob has, hidden and empty
-    files are left out, and so are those that nanoeuler has written: each must be named by itself.
-    Raises `UserError` if there are none.
+    Folders are searched with their subfolders; links are followed, each file and folder is taken
+    once. Of what a folder or a glob has, hidden and empty files are left out, and so are those that
+    nanoeuler has written: each must be named by itself. Raises `UserError` if there are none.
     """
     require_spelling(path)
     expanded = os.path.expanduser(path)
@@ -66,20 +88,20 @@ def find(path: str) -> Found:
     if found == [Path(expanded)] and found[0].is_file():
         if not is_text_name(found[0]):
             raise UserError(
-                f"{path}: not a .txt or .md file; save it as plain text and name that file"
+                f"{path}: not a file of text; save it as plain text and name that file "
+                f"(read are {KINDS})"
             )
         return Found(found, [])
     outputs = Outputs(expanded if found == [Path(expanded)] else search_root(expanded))
-    texts = {file for each in found for file in texts_in(each)}
-    named = [file for file in sorted(texts) if not outputs.have(file)]
-    if not named:
-        beside = outputs.described()
+    search = Search(outputs)
+    search.look_at(found)
+    beside = ", ".join(filter(None, (outputs.described(), search.described())))
+    if not search.texts:
         raise UserError(
-            f"{path}: has no .txt or .md file with text in it"
-            f"{beside and f' but {beside}'}; correct the path"
+            f"{path}: has no file with text in it"
+            f"{beside and f' but {beside}'}; correct the path (read are {KINDS})"
         )
-    beside = outputs.described()
-    return Found(named, [f"{path}: left out {beside}"] if beside else [])
+    return Found(sorted(search.texts), [f"{path}: left out {beside}"] if beside else [])
 
 
 def require_spelling(path: str) -> None:
@@ -102,88 +124,67 @@ def search_root(pattern: str) -> str:
 def is_output(path: str) -> bool:
     """Whether nanoeuler has written the file `path`, or all texts in that folder."""
     outputs = Outputs(path)
-    texts = texts_in(Path(os.path.expanduser(path)))
-    return bool(texts) and all(map(outputs.have, texts))
+    search = Search(outputs)
+    search.look_at([Path(os.path.expanduser(path))])
+    return not search.texts and bool(outputs.met)
 
 
-def texts_in(path: Path) -> list[Path]:
-    """The texts with anything in them that are `path`, or in that folder."""
-    files = [path] if path.is_file() else files_below(path)
-    return [file for file in files if is_text_name(file) and file.stat().st_size]
+@dataclass
+class Search:
+    """A walk through files and folders: the texts, and what is left out beside them."""
 
+    outputs: Outputs
+    texts: list[Path] = field(default_factory=list)
+    others: Counter[str] = field(default_factory=Counter)  # by kind
+    missed: list[str] = field(default_factory=list)  # what could not be entered, and why
+    seen: set[str] = field(default_factory=set)  # real paths
 
-def files_below(folder: Path) -> Iterator[Path]:
-    for file in folder.rglob("*"):
-        if file.is_file() and not any(
-            part.startswith(".") for part in file.relative_to(folder).parts
-        ):
-            yield file
+    def look_at(self, paths: list[Path]) -> None:
+        """Go through files and folders, and then through what links in them lead to."""
+        linked = sorted(path for path in paths if path.is_symlink())
+        waiting = sorted(path for path in paths if not path.is_symlink())[::-1]
+        while waiting or linked:
+            path = waiting.pop() if waiting else linked.pop(0)
+            real = os.path.realpath(path)
+            if real in self.seen:
+                continue
+            self.seen.add(real)
+            if not path.is_dir():
+                self.meet(path)
+                continue
+            try:
+                entries = sorted(path.iterdir(), reverse=True)
+            except OSError as error:
+                self.missed.append(f"{path} ({error.strerror})")
+                continue
+            shown = [entry for entry in entries if not entry.name.startswith(".")]
+            if self.outputs.holder(Path(real)) is None:
+                self.others["hidden"] += len(entries) - len(shown)
+            waiting += [entry for entry in shown if not entry.is_symlink()]
+            linked += [entry for entry in shown[::-1] if entry.is_symlink()]
 
+    def meet(self, file: Path) -> None:
+        if not file.is_file():
+            leads_nowhere = file.is_symlink() and not file.exists()
+            self.missed.append(f"{file} ({'a link to nothing' if leads_nowhere else 'no file'})")
+        elif not is_text_name(file):
+            if self.outputs.holder(Path(os.path.realpath(file)).parent) is None:
+                self.others[file.suffix.lower() or "without a suffix"] += 1
+        elif self.outputs.have(file):
+            pass
+        elif file.stat().st_size == 0:
+            self.others["empty"] += 1
+        elif kind_of(file) in RECORDS and not has_text_records(file):
+            self.others[f"{kind_of(file)} without `text`"] += 1
+        else:
+            self.texts.append(file)
 
-def is_text_name(file: Path) -> bool:
-    return file.suffix.lower() in SUFFIXES
-
-
-def read_documents(file: Path, aloud: bool = False) -> Iterator[str]:
-    """Yield the text of `file`: whole, or in pieces if it is large.
-
-    Raises `UserError` if it is empty or cannot be read as text. With `aloud`, an encoding that had
-    to be guessed and parts that were left out are logged.
-    """
-    empty, encoding_said = True, not aloud
-    left_out = 0
-    for raw in read_pieces(file):
-        decoded = decode(raw)
-        if b"\0" in raw and decoded.encoding != "utf-16":
-            raise UserError(
-                f"{file}: a binary file, not text; leave it out, or save it as plain text in UTF-8"
-            )
-        if decoded.unreadable:
-            raise UserError(
-                f"{file}: {decoded.unreadable} places in it are neither UTF-8 nor Windows-1252; "
-                "save it as UTF-8"
-            )
-        if not encoding_said and decoded.encoding not in ("utf-8", "utf-16"):
-            log.line(
-                "text",
-                f"{file} was read as {decoded.encoding}; save it as UTF-8 if its accents look "
-                "wrong",
-            )
-            encoding_said = True
-        documents = strip_wrapping(decoded.text)
-        left_out += len(decoded.text) - sum(map(len, documents))
-        for document in documents:
-            if document.strip():
-                empty = False
-                yield document
-    if left_out and aloud:
-        log.line(
-            "text",
-            f"{file}: {left_out:,} characters of Project Gutenberg's header and licence left out",
+    def described(self) -> str:
+        """What was left out, in words; empty where nothing was."""
+        counted = sorted(
+            self.others.items(), key=lambda each: (each[0] == "hidden", -each[1], each[0])
         )
-    if empty:
-        raise UserError(f"{file}: empty; leave it out or put text into it")
-
-
-def read_pieces(file: Path) -> Iterator[bytes]:
-    """Yield `file` in pieces of about `PIECE` bytes, cut at the coarsest border (borders.py)."""
-    rest = b""
-    try:
-        with open(file, "rb") as opened:
-            while block := opened.read(PIECE):
-                rest += block
-                if len(rest) < PIECE:
-                    break
-                if rest.startswith(UTF_16_MARKS):
-                    raise UserError(
-                        f"{file}: UTF-16 and over {PIECE / 1e6:.0f} MB; save it as UTF-8"
-                    )
-                end = cut(rest, len(rest) // 2, len(rest) - 4)  # the last character may be half
-                yield rest[:end]
-                rest = rest[end:]
-    except OSError as error:
-        raise UserError(
-            f"{file}: cannot be read ({error.strerror}); correct its permissions or leave it out"
-        ) from error
-    if rest:
-        yield rest
+        known = ", ".join(f"{count:,} {kind}" for kind, count in counted if count)
+        more = len(self.missed) - MOST_NAMED
+        named = ", ".join(self.missed[:MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
+        return "; ".join(filter(None, (known, named and f"not entered: {named}")))

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from nanoeuler.corpus.own_text import PIECE, read_documents
+from nanoeuler.corpus.text_files import PIECE, Reading, read_documents
+from nanoeuler.errors import UserError
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.bpe import learn
 from nanoeuler.tokenizer.counting import count_words
@@ -52,25 +53,27 @@ class OwnTextSize(NamedTuple):
     bytes_per_token: float
 
 
-def measure(files: Sequence[Path], vocab_size: int) -> OwnTextSize:
+def measure(files: Sequence[tuple[Path, Reading]], vocab_size: int) -> OwnTextSize:
     """About the size of the text in `files`, for a tokenizer that is learned from it.
 
     Of a file above `PIECE` only the first piece is read. Raises `UserError` when a file of the
-    sample cannot be read.
+    sample cannot be read, or none has text.
     """
-    total = sum(file.stat().st_size for file in files)
+    total = sum(file.stat().st_size for file, _ in files)
     sample = Sample(total)
     read = kept = 0  # bytes of the files that the sample was taken from, and of their text
-    for file in files:
+    for file, reading in files:
         size = file.stat().st_size
         if not sample.wants(size):
             sample.seen += size
             continue
         pieces = 1 if size > PIECE else None
-        for text in itertools.islice(read_documents(file), pieces):
+        for text in itertools.islice(read_documents(file, reading), pieces):
             document = text.encode("utf-8", "replace")
             sample.add(document, size / PIECE if pieces else 1.0)
             kept += len(document)
         read += min(size, PIECE)
+    if not kept:
+        raise UserError("corpus.sources: there is no text of your own in its files; add some")
     tokenizer = Tokenizer(build(learn(count_words(sample.blocks), vocab_size)))
     return OwnTextSize(total * kept / read, bytes_per_token(sample.blocks, tokenizer))

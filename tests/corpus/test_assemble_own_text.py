@@ -9,7 +9,7 @@ import pytest
 from corpus_samples import alternating, manifest_of, read, run, write_book
 
 from nanoeuler.cli import main
-from nanoeuler.corpus import own_text
+from nanoeuler.corpus import text_files
 from nanoeuler.tokenizer.shards import TokenStore
 
 
@@ -32,7 +32,7 @@ def test_of_a_single_novel_several_stretches_of_paragraphs_are_held_out(tmp_path
 
 
 def test_of_each_piece_of_a_file_in_pieces_stretches_are_held_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(own_text, "PIECE", 100_000)
+    monkeypatch.setattr(text_files, "PIECE", 100_000)
     novel = "".join(f"Paragraph {n} of the saga, which goes on.\n\n" for n in range(10_000))
     (tmp_path / "saga.txt").write_text(novel)
     assert run(tmp_path, "--own", str(tmp_path / "saga.txt"), share=0.05) == 0

@@ -9,6 +9,7 @@ from trial_config import CONFIG, SOURCES
 from nanoeuler.config import load
 from nanoeuler.config.loading import load_files
 from nanoeuler.config.paths import Paths
+from nanoeuler.corpus.text_files import Reading
 from nanoeuler.errors import UserError
 
 
@@ -115,6 +116,28 @@ def test_own_text_alone_needs_no_sources_file(tmp_path, monkeypatch):
     Path("mine.yaml").write_text(own.replace("novel.txt", "gutenberg"))
     with pytest.raises(UserError, match="takes gutenberg, but no sources file is named; write"):
         load("mine.yaml")
+
+
+def test_a_source_may_say_how_its_files_are_read(tmp_path, monkeypatch):
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "letters/a.txt").write_bytes("Письмо. ".encode("cp1251") * 50)
+    own = CONFIG.replace("sources: {sources}\n", "corpus: {{sources: [{entry}]}}\n")
+    entry = "{path: letters, encoding: cp1251, separator: '* * *'}"
+    (tmp_path / "mine.yaml").write_text(own.format(entry=entry))
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    config = load("../mine.yaml")
+    ((file, reading),) = Paths(config).own_files
+    assert (str(file), reading) == ("../letters/a.txt", Reading("cp1251", "* * *"))
+    for entry, problem in {
+        "{path: letters, encoding: klingon}": "names the encoding 'klingon', which Python does not",
+        "{path: letters, encoding: base64}": "names the encoding 'base64', which Python does not",
+        "{path: letters, encodin: x}": r"corpus.sources\[0\].encodin; did you mean .*encoding\?",
+        "{encoding: cp1251}": r"must be text or \{path: …, encoding: …, separator: …\}",
+    }.items():
+        (tmp_path / "mine.yaml").write_text(own.format(entry=entry))
+        with pytest.raises(UserError, match=problem):
+            load("../mine.yaml")
 
 
 @pytest.mark.parametrize("folder", ["project", "project/config"])
