@@ -60,6 +60,10 @@ OPENING_TOKENS = 1_000_000
 
 Json = dict[str, Any]
 
+LONGEST_WINDOW = 8192
+"""Tokens that are read together where no configuration says: an imported model's context may be
+longer than any memory."""
+
 
 @dataclass(frozen=True)
 class Material:
@@ -87,8 +91,9 @@ def evaluate(
     and for each question.
 
     Reads `evaluate`, `seed`, `pretrain.document_mask` and `model.context` of `config`; the latter
-    is the window, by default the model's own context. The ranks of `group` share the work, and
-    rank 0 returns what one alone would. Raises `UserError` for files that do not fit together.
+    is the window, by default the model's own context, up to LONGEST_WINDOW. The ranks of `group`
+    share the work, and rank 0 returns what one alone would. Raises `UserError` for files that do
+    not fit together.
     """
     began = time.monotonic()
     settings = config["evaluate"]
@@ -105,7 +110,7 @@ def evaluate(
         group.admit()
     share = group.share
     log.line("evaluate", repr(model))
-    window = config.get("model", {}).get("context") or model.config.context
+    window = config.get("model", {}).get("context") or min(model.config.context, LONGEST_WINDOW)
     document_mask = config.get("pretrain", {}).get("document_mask", True)
     limits = {task["name"]: task.get("limit") for task in settings.get("tasks", [])}
     tasks, items = task_scores(model, read_tasks, limits, window, seed, share)

@@ -1,6 +1,7 @@
 """Measuring a model folder against token shards and questions, as the command does it."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 
 from nanoeuler.cli import main
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.files import SavedModel, save_model
+from nanoeuler.model.files import SavedModel, load_model, save_model
 from nanoeuler.model.flat import initial_parameters
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.shards import ShardWriter, token_dtype, write_manifest
@@ -196,6 +197,19 @@ def test_a_limit_and_another_window_are_heeded(files, tmp_path):
     assert result["held_out"]["books"]["tokens"] == 32
     assert result["held_out"]["books"]["of_tokens"] > 100
     assert result["answers"] is None
+
+
+def test_of_a_very_long_context_the_window_is_bounded(files, tmp_path):
+    """It would have a row of 16,777,216 tokens for a text of some hundred."""
+    model = load_model(files["base"])
+    model.config = replace(model.config, context=2**24)
+    save_model(tmp_path / "long", model)
+    config = CONFIG | {"evaluate": SETTINGS | {"prompts": []}}
+    folders = files | {"long": tmp_path / "long"}
+    assert run(folders, "long", tmp_path / "long.json", config=config) == 0
+    result = json.loads((tmp_path / "long.json").read_text())
+    assert result["window"] == 8192
+    assert result["held_out"]["books"]["tokens"] == result["held_out"]["books"]["of_tokens"]
 
 
 def test_held_out_instructions_are_answered_to_see_how_replies_end(files, tmp_path):
