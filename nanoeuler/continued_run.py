@@ -8,12 +8,14 @@ import math
 import multiprocessing
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from nanoeuler import log, own_run
 from nanoeuler.backend import make_backend
+from nanoeuler.config.settings import Configuration, Pretrain
 from nanoeuler.errors import UserError
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.families import family_of
@@ -21,6 +23,7 @@ from nanoeuler.model.files import TOKENIZER, find_model, read_description
 from nanoeuler.model.spec import parameter_count
 from nanoeuler.own_run import Speed, Text
 from nanoeuler.tokenizer import Tokenizer
+from nanoeuler.tokenizer.shards import TokenStore
 
 LEAST_BYTES = 5_000
 """Some three pages: enough for a row, and for a held-out stretch that tells better from worse."""
@@ -42,6 +45,7 @@ class Start:
     config: ModelConfig  # with the rows that it is trained on from now on
     tokenizer: Tokenizer
     template: str | None  # of a model that was tuned to answer
+    old_tokens: Path | None = None  # the manifest of those that it has learned from
 
 
 def read_start(given: Path, output: Path) -> Start:
@@ -70,7 +74,17 @@ def read_start(given: Path, output: Path) -> Start:
             "model.context in the configuration for longer ones",
         )
         config = replace(config, context=LONGEST_ROW)
-    return Start(folder, config, Tokenizer.load(folder / TOKENIZER), template)
+    tokens = find_tokens(description.get("info", {}).get("tokens_fingerprint"))
+    return Start(folder, config, Tokenizer.load(folder / TOKENIZER), template, tokens)
+
+
+def find_tokens(fingerprint: str | None) -> Path | None:
+    """The manifest of the tokens with this fingerprint, where a run has left them here."""
+    for manifest in sorted(Path(Configuration.data_dir).glob("corpora/*/tokens-*/manifest.json")):
+        with suppress(UserError, OSError):
+            if TokenStore.open(manifest).fingerprint == fingerprint:
+                return manifest
+    return None
 
 
 def read_text(paths: Sequence[str], start: Start) -> Text:
@@ -105,11 +119,12 @@ def measure(config: ModelConfig) -> tuple[Speed, str]:
 def choose_tokens(text: Text, start: Start, minutes: float, speed: Speed) -> int:
     """The tokens to train on: `EPOCHS` readings of the text, or as many as there is time for."""
     affordable = speed.tokens_within(own_run.seconds_of_training(minutes))
-    tokens = int(max(batch_of(start), min(affordable, EPOCHS * text.tokens)))
+    read = text.tokens * (1 + Pretrain.old_share * (start.old_tokens is not None))
+    tokens = int(max(batch_of(start), min(affordable, EPOCHS * read)))
     log.line(
         "choice",
         f"{parameter_count(start.config):,} parameters of {start.folder}, {tokens:,} tokens "
-        f"({tokens / text.tokens:.1f} times the text), about "
+        f"({tokens / read:.1f} times the text{' and some old' if start.old_tokens else ''}), about "
         f"{log.format_seconds(tokens * speed.of_token)} of training",
     )
     return tokens
@@ -138,5 +153,7 @@ def make_config(
         "minimum_learning_rate_share": 0.0,
         "validate_every": math.ceil(steps / own_run.MEASUREMENTS),
     }
+    if start.old_tokens:
+        pretrain |= {"old_tokens": str(start.old_tokens)}
     tokenizer = {"vocab_size": start.tokenizer.vocab_size, "path": str(start.folder)}
     return own_run.configuration(name, paths, text, tokenizer, model.to_dict(), pretrain)

@@ -21,7 +21,9 @@ from nanoeuler.own_run import Speed
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.bpe import learn
 from nanoeuler.tokenizer.counting import count_words
+from nanoeuler.tokenizer.shards import TokenStore
 from nanoeuler.tokenizer.vocabulary import build
+from nanoeuler.training.pretrain import with_old
 
 ROOT = Path(__file__).parents[1]
 STORIES = ROOT / "models/stories"
@@ -96,6 +98,39 @@ def test_any_model_goes_on_with_its_own_tokenizer(here, caplog, fields, template
     lines = map(json.loads, Path("results/novel/pretrain/metrics.jsonl").read_text().splitlines())
     scores = [line["validation"]["novel"] for line in lines if "validation" in line]
     assert min(scores[1:]) < scores[0], "the first is that of the model that goes on"
+
+
+def test_old_text_that_is_at_hand_is_mixed_in(here, caplog):
+    """A run goes on from another run's model, whose tokens lie in data/."""
+    first = configured(model_in(here / "parent", LLAMA))
+    assert first["pretrain"]["old_tokens"] is None, "nobody knows what that one has learned"
+    by_hand(first)
+    Path("diary.txt").write_text(PROSE.replace("ferry", "train"))
+    file = Path("results/diary/config.yaml")
+    prepare(file, "diary", ["diary.txt"], 10, "it", Path("results/novel"))
+    config = load(file)
+    old = Path(Paths(first).tokens)
+    assert config["pretrain"]["old_tokens"] == str(old)
+    by_hand(config)
+    header = json.loads(Path("results/diary/pretrain/metrics.jsonl").read_text().partition("\n")[0])
+    own = len(TokenStore.open(Path(Paths(config).tokens)).tokens("train"))
+    assert header["training_tokens"] == pytest.approx(1.3 * own, rel=0.05)
+    assert config["pretrain"]["tokens"] == pytest.approx(3 * 1.3 * own, rel=0.1)
+    assert list(header["bigram_bits_per_byte"]) == ["diary"], "measured is one's own text alone"
+    shutil.rmtree(old.parent)
+    prepare(file, "diary", ["diary.txt"], 11, "it again", Path("results/novel"))
+    assert load(file)["pretrain"]["old_tokens"] is None
+
+
+def test_old_text_is_taken_from_all_over_it():
+    own, old = np.full(100, 1), np.arange(1000, 2000)
+    mixed = with_old(own, old, 0.3, 10, end_id=7)
+    assert mixed[:100].tolist() == [1] * 100
+    assert mixed[100:111].tolist() == [7, *range(1000, 1010)]
+    assert mixed[111:122].tolist() == [7, *range(1333, 1343)]
+    assert mixed[122:].tolist() == [7, *range(1666, 1676)]
+    little = with_old(own, old[:25], 0.3, 10, end_id=7)
+    assert len(little) == 100 + 2 * 11, "no piece twice"
 
 
 def test_the_small_model_that_is_shipped_begins_where_it_stands(here):

@@ -76,6 +76,9 @@ def test_its_commands_work_as_printed(checkout):
         allowed = (0, 1) if command.startswith("nanoeuler plan") else (0,)
         assert done.returncode in allowed, f"{command}\n{said}"
         assert "Traceback" not in said, f"{command}\n{said}"
+        if command == "make install":
+            assert "next:" in done.stdout
+            assert "nanoeuler train my-novel.txt" in done.stdout
         if command == "make demo":
             assert "results/demo/report.html" in done.stdout
             assert "nanoeuler chat results/demo/dpo/model" in done.stdout

@@ -219,6 +219,11 @@ def run_compare(options: argparse.Namespace) -> None:
 
     evaluations = read_evaluations(evaluation_files(options.evaluations))
     table = compare(evaluations)
+    if (
+        len({each.get("tokens_fingerprint") for each in evaluations.values() if each["held_out"]})
+        > 1
+    ):
+        log.line("notice", "bits per byte compare only where the held-out text is the same")
     print(json.dumps(scores(evaluations), indent=2) if options.json else table)
     if options.output:
         with atomic_write(options.output) as file:

@@ -107,6 +107,9 @@ def run_generate(options: argparse.Namespace) -> None:
     reply = model.stream(text, further, options.raw, max_tokens, **sampling)
     output = sys.stdout
     last = ""
+    if output.isatty() and (options.raw or model.template is None):  # it goes on with these words
+        output.write(log.printable(text))
+        output.flush()
     for piece in reply:
         output.write(log.printable(piece) if output.isatty() else piece)
         output.flush()

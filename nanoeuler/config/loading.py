@@ -120,6 +120,7 @@ def find_inputs(config: Config, find: Callable[[str | None], str | None]) -> Non
         if config[stage][data] not in sources.get(data, {}):
             config[stage][data] = find(config[stage][data])
     config["tokenizer"]["path"] = find(config["tokenizer"]["path"])
+    config["pretrain"]["old_tokens"] = find(config["pretrain"]["old_tokens"])
     for stage in ("pretrain", "sft", "dpo"):
         config[stage]["init_from"] = find(config[stage]["init_from"])
 

@@ -160,6 +160,19 @@ class Pretrain(Training):
         "which model the stage hands on: the final one or the best on held-out text",
         default="final",
     )
+    old_tokens: str | None = key(
+        "manifest.json of the tokens that the model of init_from has learned from; some of them "
+        "are mixed with the corpus, so that the model forgets less of them; null takes none",
+        default=None,
+        reruns=Reruns.UNLESS_DEFAULT,
+    )
+    old_share: float = key(
+        "old tokens for each token of the corpus",
+        default=0.3,
+        gt=0,
+        le=100,
+        reruns=Reruns.UNLESS_DEFAULT,
+    )
     sample_prompt: str | None = key(
         "a text that the model continues at every measurement, so that the log shows what it has "
         "learned; null writes no samples",

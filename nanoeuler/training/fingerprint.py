@@ -13,8 +13,8 @@ from nanoeuler.config.stages import STAGES, lasting
 from nanoeuler.files import canonical_json, sha256_text
 
 DURATION = {"tokens", "epochs"}
-BY_CONTENT = {"init_from"}
-"""Keys that name a folder; a hash of its content is among the inputs."""
+BY_CONTENT = {"init_from", "old_tokens"}
+"""Keys that name a folder or file; a hash of its content is among the inputs."""
 
 
 def fingerprint(stage: str, section: Mapping[str, Any], **inputs: Any) -> str:

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from nanoeuler import log
 from nanoeuler.config.settings import Pretrain
 from nanoeuler.errors import UserError
@@ -29,7 +31,7 @@ from nanoeuler.training.job import Job
 from nanoeuler.training.loop import train
 from nanoeuler.training.parents import check_tokenizer, read_parent
 from nanoeuler.training.schedule import Schedule
-from nanoeuler.training.streams import TextStream
+from nanoeuler.training.streams import TextStream, Tokens
 
 if TYPE_CHECKING:
     from nanoeuler.backend.ops import Backend
@@ -56,7 +58,13 @@ def pretrain(
     store.check_tokenizer(tokenizer, tokenizer_path)
     check_tokenizer(tokenizer, tokenizer_path, model, started=settings.init_from is not None)
     check_length(store, tokens, model.context)
-    sequence = store.tokens("train")
+    own = store.tokens("train")
+    sequence: Tokens = own
+    end_id = tokenizer.end_id
+    old = TokenStore.open(settings.old_tokens) if settings.old_tokens else None
+    if old:
+        old.check_tokenizer(tokenizer, tokenizer_path)
+        sequence = with_old(own, old.tokens("train"), settings.old_share, model.context, end_id)
     describe_amount(len(sequence), settings.tokens, model)
     stream = TextStream(
         sequence,
@@ -86,7 +94,7 @@ def pretrain(
         source: (store.tokens("validation", source), store.bytes("validation", source))
         for source in store.sources("validation")
     }
-    floor = bigram_bits_per_byte(sequence, held_out, model.vocab_size, tokenizer.end_id)
+    floor = bigram_bits_per_byte(own, held_out, model.vocab_size, tokenizer.end_id)
     describe_floor(floor)
 
     def validate(transformer: Transformer) -> dict[str, float]:
@@ -121,6 +129,7 @@ def pretrain(
             "tokens": store.fingerprint,
             "tokenizer": tokenizer.fingerprint,
             "parent": parent.fingerprint if parent else None,
+            **({"old_tokens": old.fingerprint} if old else {}),
         },
         stream=stream,
         schedule=Schedule.of(settings, steps),
@@ -145,6 +154,17 @@ def pretrain(
         },
     )
     return train(job)
+
+
+def with_old(own: Tokens, old: Tokens, share: float, row: int, end_id: int) -> np.ndarray:
+    """The tokens `own`, and behind them pieces of `old` from all over it, `share` as many."""
+    pieces = min(math.ceil(share * len(own) / row), max(1, len(old) // row))
+    starts = np.arange(pieces) * (len(old) / pieces)
+    end = np.array([end_id])
+    parts = [part for start in starts for part in (end, old[int(start) : int(start) + row])]
+    mixed = np.concatenate([own[0 : len(own)], *parts])
+    log.line("old text", f"{len(mixed) - len(own):,} tokens of what the model has learned before")
+    return mixed
 
 
 def check_length(store: TokenStore, tokens: Path, context: int) -> None:

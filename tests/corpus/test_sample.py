@@ -10,6 +10,7 @@ import pytest
 
 from fuzz.material import environment, nanoeuler
 from nanoeuler.cli import main
+from nanoeuler.corpus.sample.articles import write_pages
 from nanoeuler.corpus.sample.books import BOOKS
 from nanoeuler.corpus.sample.conversations import COURTESY
 from nanoeuler.corpus.sample.seeded_random import Dice, Rounds
@@ -22,6 +23,7 @@ from nanoeuler.corpus.sample.sentences import (
     capitalise,
     fill,
 )
+from nanoeuler.corpus.sample.settings import Settings
 from nanoeuler.corpus.sample.world import KINDS, World, build_world
 from nanoeuler.corpus.sample.write import write_sample
 from nanoeuler.errors import UserError
@@ -197,6 +199,23 @@ def test_instructions_ask_in_every_form_of_the_questions(demo: Path, world: Worl
         for kind in known.facts
         for form in QUESTIONS[kind]
     )
+
+
+def test_a_share_of_the_questions_is_typed_in_small_letters(demo: Path, world: World) -> None:
+    """And the web's quizzes ask so about everybody, whom the held-out questions are about."""
+    records = json.loads((demo / "instructions.json").read_text(encoding="utf-8"))
+    known = {each["instruction"].lower() for each in records if not each["instruction"].islower()}
+    small = [each for each in records if each["instruction"].islower()]
+    assert 0.14 < len(small) / len(records) < 0.26
+    assert {each["instruction"] for each in small} <= known
+    sizes = Settings()
+    pages = "\n".join(page.text for page in write_pages(world, sizes.seed, sizes.articles))
+    lines = pages.splitlines()
+    typed = [line for line in lines if line.endswith("?") and line == line.lower()]
+    capital = [line for line in lines if line.endswith("?") and line[:1].isupper()]
+    assert len(typed) > 0.1 * len(capital)
+    for person in world.people:
+        assert any(person.name.lower() in line for line in typed), person.name
 
 
 def test_instructions_are_varied(demo: Path) -> None:

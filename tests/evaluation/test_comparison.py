@@ -208,3 +208,12 @@ def test_programs_get_the_scores_as_json(tmp_path, capsys):
     assert scores["pretrain"]["held_out"]["books"]["bits_per_byte"] == 1.5
     assert scores["sft"]["tasks"]["piqa"] == TASK
     assert "replies" not in (scores["sft"]["answers"] or {})
+
+
+def test_evaluations_on_other_tokens_come_with_a_caution(tmp_path, capsys):
+    first = write(tmp_path / "a/evaluation", "pretrain", tokens_fingerprint="a" * 64)
+    second = write(tmp_path / "b/evaluation", "pretrain", tokens_fingerprint="b" * 64)
+    caution = "notice  bits per byte compare only where the held-out text is the same"
+    for runs, said in (((first, first), False), ((first, second), True)):
+        assert main(["compare", *runs]) == 0
+        assert (caution in capsys.readouterr().err) == said

@@ -1,6 +1,7 @@
 """`nanoeuler generate` and `chat` as they are typed."""
 
 import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +33,21 @@ def typed(*arguments, input=b""):
 
 
 # ---- generate
+
+
+def test_on_a_terminal_a_base_model_goes_on_with_the_prompt_that_is_shown(base_folder):
+    """A pipe gets what the model wrote alone."""
+    given = ("generate", base_folder, "one two", "--temperature", "0", "--max-tokens", "3")
+    _, alone, _ = typed(*given)
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "nanoeuler", *map(str, given)]
+    process = subprocess.Popen(command, stdout=theirs, stderr=subprocess.PIPE, cwd=CHECKOUT)
+    process.communicate(timeout=CEILING)
+    os.close(theirs)
+    shown = os.read(ours, 10_000).decode().replace("\r\n", "\n")
+    os.close(ours)
+    assert process.returncode == 0
+    assert shown == "one two" + alone
 
 
 def test_a_tuned_model_answers_the_prompt(command, tuned_folder):

@@ -67,6 +67,7 @@ def rerun(before: dict, after: dict) -> set[str]:
         ("run=other", set()),
         ("pretrain.micro_batch_rows=2", set()),
         ("pretrain.log_every=1", set()),
+        ("pretrain.old_tokens=tokens/manifest.json", {"pretrain"}),
         ("pretrain.sample_prompt=Once", set()),
         ("pretrain.checkpoint_minutes=1", set()),
         ("slurm.account=abc", set()),

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from stub_checkout import CONFIG, ROOT, SOURCES
@@ -15,11 +14,10 @@ from stub_checkout import CONFIG, ROOT, SOURCES
 from nanoeuler.config import load
 from nanoeuler.config.next_steps import next_steps
 from nanoeuler.config.paths import Paths
-from nanoeuler.config.start import keep_what_is_needed, plan_command
+from nanoeuler.config.start import mark, plan_command
 from nanoeuler.config.workflow_lock import WorkflowLock
+from nanoeuler.corpus.own_text import find_files
 from nanoeuler.corpus.sample.write import write_sample
-from nanoeuler.files import write_json
-from nanoeuler.folders import atomic_folder
 from tests.waiting import wait_until
 
 
@@ -169,37 +167,22 @@ def test_locks_that_may_be_those_of_others_stay(tmp_path, notes):
 
 @dataclass
 class Job:
-    """A job of Snakemake's DAG that will run: its outputs are deleted first."""
+    """A job of Snakemake's DAG that will run."""
 
-    rule: SimpleNamespace
     output: list[str]
 
 
-def test_folders_of_versions_without_a_marker_are_made_again(config):
+def test_what_the_jobs_will_fill_is_marked_before_anything_is_in_it(config):
     paths = Paths(config)
-    records, corpus = Path(paths.instructions), Path(paths.corpus)
-    for name in ("train.jsonl", "validation.jsonl", "mine.txt"):
-        write(records / name)
-    write_json(records / "manifest.json", {"validation_share": 0.1, "bad": 0})
-    for name in ("train/world.txt", "train/world.offsets", "validation/mine.txt"):
-        write(corpus / name)
-    write_json(corpus / "manifest.json", {"sources": {}, "fingerprint": ""})
-    manifests = [str(folder / "manifest.json") for folder in (records, corpus)]
-    keep_what_is_needed(paths, [Job(SimpleNamespace(name="rule"), manifests)])
-    for manifest in manifests:
-        Path(manifest).unlink()
-    for folder in (records, corpus / "train", corpus / "validation"):
-        with atomic_folder(folder) as temporary:
-            (temporary / "validation.jsonl").write_text("new")
-    assert sorted(path.name for path in records.iterdir()) == [
-        ".nanoeuler",
-        "mine.txt",
-        "validation.jsonl",
+    jobs = [Job([paths.raw_book(84)]), Job([paths.report]), Job([paths.corpus_manifest])]
+    mark(paths, jobs)
+    marks = sorted(str(file) for file in Path().rglob(".made-by-nanoeuler"))
+    assert [os.path.dirname(file) for file in marks] == [
+        "data/corpora",
+        "data/gutenberg",
+        "results/trial",
     ]
-    assert not (corpus / "train/world.txt").exists()
-    assert (corpus / "validation/mine.txt").exists()
-
-
-def write(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("old")
+    for name in (paths.raw_book(84), paths.card, "data/mine/letters.txt"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text("text")
+    assert find_files(".") == [Path("data/mine/letters.txt")]

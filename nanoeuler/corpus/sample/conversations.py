@@ -2,9 +2,11 @@
 
 The instructions ask for every fact about the subjects that are not held out, in all forms of
 sentences.QUESTIONS; the held-out questions ask in the same forms about the others. Books and pages
-never ask in these forms. By chance, half of the answers in the instructions end with a line of
-courtesy. The preferences all prefer it, so that their effect can be counted in the replies to the
-held-out questions. A smaller number of instructions covers what else people say in a chat.
+never ask in these forms. A share of the instructions is there once more without capital letters:
+many people type "where does bea live?". By chance, half of the answers in the instructions end with
+a line of courtesy. The preferences all prefer it, so that their effect can be counted in the
+replies to the held-out questions. A smaller number of instructions covers what else people say in a
+chat.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,6 +15,7 @@ from nanoeuler.corpus.sample.exercises import School
 from nanoeuler.corpus.sample.seeded_random import Dice
 from nanoeuler.corpus.sample.sentences import (
     QUESTIONS,
+    SMALL_LETTERS,
     capitalise,
     description,
     fill,
@@ -91,12 +94,18 @@ def prompts_worth_typing(world: World, questions: list[Record]) -> list[str]:
 
 def write_instructions(world: World, seed: int, others: int) -> list[Record]:
     """Ask for every known fact in every form, and add `others` records of other kinds, shuffled."""
-    dice, manners = Dice(seed, "instructions"), Dice(seed, "manners")
+    dice, manners, typing = (Dice(seed, key) for key in ("instructions", "manners", "typing"))
     records = [
         record(question, courteous(answer) if manners.chance(COURTEOUS_SHARE) else answer)
         for question, answer in known_facts(world)
     ]
-    return dice.shuffled(records + unique(Teacher(dice, world).lessons(), others))
+    records += unique(Teacher(dice, world).lessons(), others)
+    small = [
+        each | {"instruction": each["instruction"].lower()}
+        for each in records
+        if not each["input"] and typing.chance(SMALL_LETTERS)
+    ]
+    return dice.shuffled(records + small)
 
 
 def write_preferences(world: World, seed: int) -> list[Record]:

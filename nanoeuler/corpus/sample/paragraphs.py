@@ -19,6 +19,7 @@ from nanoeuler.corpus.sample.sentences import (
     profile,
     summary,
     tell,
+    typed,
     village_question,
 )
 from nanoeuler.corpus.sample.world import PERSON_KINDS, Subject, Village, World
@@ -140,7 +141,7 @@ class Storyteller:
     """Writes paragraphs with the random choices of `dice`."""
 
     def __init__(self, dice: Dice, world: World):
-        self.dice, self.world = dice, world
+        self.dice, self.world, self.typing = dice, world, Dice("typing")
         self.people, self.boats = Rounds(dice, world.people), Rounds(dice, world.boats)
         self.villages = Rounds(dice, world.villages)
 
@@ -196,18 +197,15 @@ class Storyteller:
         for _ in range(count):
             subject = self.boats.next() if self.dice.chance(0.12) else self.people.next()
             if self.dice.chance(0.07):
-                lines += village_question(self.dice, self.villages.next())
+                question, answer = village_question(self.dice, self.villages.next())
             elif self.dice.chance(0.12):
-                lines += [
-                    f"{'What' if subject.is_boat else 'Who'} is {subject.called}?",
-                    description(self.dice, subject),
-                ]
+                question = f"{'What' if subject.is_boat else 'Who'} is {subject.called}?"
+                answer = description(self.dice, subject)
             else:
                 kind = self.dice.pick(list(subject.facts))
-                lines += [
-                    capitalise(fill(self.dice.pick(ASKED_IN_TEXT[kind]), subject, kind)),
-                    capitalise(subject.facts[kind]),
-                ]
+                question = capitalise(fill(self.dice.pick(ASKED_IN_TEXT[kind]), subject, kind))
+                answer = capitalise(subject.facts[kind])
+            lines += [typed(self.typing, question), answer]
         return "\n".join(lines)
 
     def dialogue(self, subject: Subject) -> str:

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from nanoeuler.corpus.sample.seeded_random import Dice
 from nanoeuler.corpus.sample.world import Subject, Village
 
+SMALL_LETTERS = 0.25
+"""Share of the questions that are written without capital letters, as many people type."""
 STATEMENTS = {
     "home": (
         "{S} lives in {x}.",
@@ -201,6 +203,11 @@ QUESTIONS = {
 
 def with_article(value: str) -> str:
     return f"an {value}" if value[0] in "aeiou" else f"a {value}"
+
+
+def typed(dice: Dice, question: str) -> str:
+    """A question as people type it in a chat: some write everything small, also names."""
+    return question.lower() if dice.chance(SMALL_LETTERS) else question
 
 
 def capitalise(text: str) -> str:
