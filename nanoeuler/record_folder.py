@@ -5,13 +5,13 @@ for where, record in read_json_lines(folder.file("train")): ...
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from nanoeuler import log
 from nanoeuler.errors import UserError
-from nanoeuler.files import read_json, read_lines
+from nanoeuler.files import canonical_json, read_json, read_lines
 from nanoeuler.integrity import Origin, check_file
 
 
@@ -50,6 +50,47 @@ class RecordFolder:
         """The file of a part, after `check`."""
         self.check(part)
         return self.path.with_name(f"{part}.jsonl")
+
+    def held_out_prompts(self) -> frozenset[str]:
+        """The keys of the prompts that are held out, after `check`."""
+        return frozenset(
+            checked_key(record, where) for where, record in read_json_lines(self.file("validation"))
+        )
+
+
+def prompt_key(record: Mapping[str, Any]) -> str:
+    """Return the prompt that a record's conversation opens with, which decides its side."""
+    first = record["earlier"][0] if record.get("earlier") else record
+    return canonical_json([first.get("instruction"), first.get("input", "")])
+
+
+def checked_key(entry: dict[str, Any], where: str) -> str:
+    """The same of a record that a person may have written. Raises `UserError` naming its line."""
+    earlier_turns(entry, where)
+    return prompt_key(entry)
+
+
+def read_apart(path: Path, held_out: Collection[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Do as `read_json_lines`, without the records whose prompt is among `held_out`.
+
+    Instructions and preferences often share prompts: none may be learned from one of them and
+    measured with the other. Raises `UserError` where that leaves no record.
+    """
+    left = left_out = 0
+    for where, entry in read_json_lines(path):
+        if held_out and checked_key(entry, where) in held_out:
+            left_out += 1
+        else:
+            left += 1
+            yield where, entry
+    if left_out:
+        told = log.counted(left_out, "record")
+        if not left:
+            raise UserError(
+                f"{path}: the prompts of all its {told} are held out of the other data of this "
+                "run, instructions or preferences; lower the other one's validation_share"
+            )
+        log.line("apart", f"{path}: {told} left out, whose prompts are held out of the other data")
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -56,6 +56,9 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     )
     add_path(parser, "--instructions", "MANIFEST", "manifest.json of the instruction records")
     add_optional_path(
+        parser, "--preferences", "MANIFEST", "pairs whose held-out prompts are not to be learned"
+    )
+    add_optional_path(
         parser,
         "--parent",
         "DIR",
@@ -69,6 +72,9 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         description="Align a model with preference pairs; resumes where it stopped.",
     )
     add_path(parser, "--preferences", "MANIFEST", "manifest.json of the preference pairs")
+    add_optional_path(
+        parser, "--instructions", "MANIFEST", "records whose held-out prompts are not to be learned"
+    )
     add_optional_path(
         parser,
         "--parent",
@@ -124,7 +130,7 @@ def run_sft(options: argparse.Namespace) -> int:
     settings = Sft.read(config["sft"])
     parent = choose_parent(options, settings)
     given = config, options.instructions, options.tokenizer, parent, options.output
-    return run(options, settings, partial(sft, *given))
+    return run(options, settings, partial(sft, *given, preferences=options.preferences))
 
 
 def run_dpo(options: argparse.Namespace) -> int:
@@ -140,7 +146,7 @@ def run_dpo(options: argparse.Namespace) -> int:
             "dpo starts from a tuned model; give its folder with --parent, or set dpo.init_from"
         )
     given = config, options.preferences, options.tokenizer, parent, options.output
-    return run(options, settings, partial(dpo, *given))
+    return run(options, settings, partial(dpo, *given, instructions=options.instructions))
 
 
 def choose_parent(options: argparse.Namespace, settings: "Training") -> Path | None:

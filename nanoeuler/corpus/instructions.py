@@ -43,6 +43,7 @@ from nanoeuler.corpus.remote_file import Patience
 from nanoeuler.errors import UserError
 from nanoeuler.files import canonical_json, sha256_text, write_json
 from nanoeuler.folders import atomic_folder, require_ours
+from nanoeuler.record_folder import prompt_key
 
 READ = {*READ_OF_ALL, "output", "response"}
 WANTED = "the texts instruction, output and, if there is one, input, or with a list messages"
@@ -260,12 +261,6 @@ def check_record(value: Any) -> Record:
         *earlier, last = read_conversation(conversation)
         record = {"instruction": last["instruction"], "input": "", "output": last["output"]}
     return record | ({"earlier": earlier} if earlier else {})
-
-
-def prompt_key(record: Record) -> str:
-    """Return the prompt that a record's conversation opens with, which decides its side."""
-    first = record["earlier"][0] if record.get("earlier") else record
-    return canonical_json([first["instruction"], first.get("input", "")])
 
 
 def split(

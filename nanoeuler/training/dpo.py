@@ -58,10 +58,12 @@ def dpo(
     output: Path,
     backend: "Backend",
     group: Group = ALONE,
+    instructions: Path | None = None,
 ) -> Path:
     """Align the model of `parent_folder` with the pairs of the manifest `preferences`.
 
-    Returns the model folder. Raises `UserError` for input that does not fit.
+    Prompts that the manifest `instructions` holds out are not learned. Returns the model folder.
+    Raises `UserError` for input that does not fit.
     """
     section, seed = config["dpo"], config["seed"]
     settings, model = Dpo.read(section), ModelConfig.from_dict(config["model"])
@@ -73,8 +75,13 @@ def dpo(
     files = [folder.file(part) for part in ("train", "validation")]
     by_length = settings.loss == "simpo"
 
-    def encode(path: Path, name: str) -> tuple[list[TokenPair], PairFit]:
-        pairs, fit = encode_pairs(path, tokenizer, parent.template, model.context)
+    tuning = RecordFolder(instructions, "instructions") if instructions else None
+    apart = tuning.held_out_prompts() if tuning else frozenset()
+
+    def encode(
+        path: Path, name: str, apart: frozenset[str] = frozenset()
+    ) -> tuple[list[TokenPair], PairFit]:
+        pairs, fit = encode_pairs(path, tokenizer, parent.template, model.context, apart)
         describe_fit(fit, name, settings, model.context)
         return pairs, fit
 
@@ -91,7 +98,7 @@ def dpo(
             by_length,
         )
 
-    pairs, fit = encode(files[0], "dpo")
+    pairs, fit = encode(files[0], "dpo", apart)
     tokens = sum(len(side.tokens) - 1 for pair in pairs for side in pair.sides)
     amount = Amount.of(settings, tokens, 2 * model.context)
     settings = amount.put_into(settings)
@@ -103,6 +110,7 @@ def dpo(
         "model": model.to_dict(),
         "parent": parent.fingerprint,
         "preferences": [folder.check(part) for part in ("train", "validation")],
+        **({"instructions": tuning.check("validation")} if tuning else {}),
         "tokenizer": tokenizer.fingerprint,
         "template": parent.template,
     }

@@ -35,17 +35,21 @@ def check_fit(
     """
     tokenizer, counts = Tokenizer.load(tokenizer_path), {}
     tuning, aligning = Sft.read(config["sft"]), Dpo.read(config["dpo"])
-    if instructions:
+    records = RecordFolder(instructions, "instructions") if instructions else None
+    pairs = RecordFolder(preferences, "preferences") if preferences else None
+    if records:
+        apart = pairs.held_out_prompts() if pairs else frozenset()
         context = tuning.context or config["model"]["context"]
-        file = RecordFolder(instructions, "instructions").file("train")
-        _, fit = encode_records(file, tokenizer, tuning.template, context)
+        file = records.file("train")
+        _, fit = encode_records(file, tokenizer, tuning.template, context, apart)
         sft.describe_fit(fit, tuning, context)
         counts["sft"] = asdict(fit)
-    if preferences:
+    if pairs:
+        apart = records.held_out_prompts() if records else frozenset()
         context = aligning.context or config["model"]["context"]
         template = template_of_parent(tuning, aligning)
-        file = RecordFolder(preferences, "preferences").file("train")
-        _, pair_fit = encode_pairs(file, tokenizer, template, context)
+        file = pairs.file("train")
+        _, pair_fit = encode_pairs(file, tokenizer, template, context, apart)
         dpo.describe_fit(pair_fit, "dpo", aligning, context)
         counts["dpo"] = asdict(pair_fit)
     return counts

@@ -5,6 +5,7 @@ as two contexts, so that every pair fits into one row and thus into one micro-ba
 both sides.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from nanoeuler.errors import UserError
 from nanoeuler.model.template import TEMPLATES
-from nanoeuler.record_folder import check_texts, earlier_turns, read_json_lines
+from nanoeuler.record_folder import check_texts, earlier_turns, read_apart
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.training.records import TokenRecord, cut, encode_turns, frame_record, pack
 from nanoeuler.training.streams import RowOrder, StepRows
@@ -45,16 +46,21 @@ class PairFit:
 
 
 def encode_pairs(
-    path: Path, tokenizer: Tokenizer, template: str, context: int
+    path: Path,
+    tokenizer: Tokenizer,
+    template: str,
+    context: int,
+    held_out: Collection[str] = (),
 ) -> tuple[list[TokenPair], PairFit]:
     """Read the JSON lines at `path` and frame both sides of each pair with the template.
 
-    A side longer than context + 1 tokens loses its end. Left out and counted are a pair whose
+    A side longer than context + 1 tokens loses its end. Left out are pairs whose prompts' keys are
+    `held_out` of the instructions. Left out and counted are a pair whose
     prompt fills the context, and a pair whose sides differ only beyond it. Raises `UserError`
     naming a line that is no pair.
     """
     fit, pairs = PairFit(), []
-    for where, entry in read_json_lines(path):
+    for where, entry in read_apart(path, held_out):
         if "chosen" not in entry:
             raise UserError(
                 f"{path}: holds no pairs of replies; "

@@ -4,7 +4,7 @@ Several records share a row without seeing each other: attention and positions s
 Records are packed once; epochs visit the rows in different orders.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import numpy as np
 from nanoeuler.errors import UserError
 from nanoeuler.model.documents import frame
 from nanoeuler.model.template import TEMPLATES
-from nanoeuler.record_folder import check_texts, earlier_turns, read_json_lines
+from nanoeuler.record_folder import check_texts, earlier_turns, read_apart
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.training.streams import RowOrder, StepRows, loss_weights
 
@@ -47,15 +47,20 @@ class Fit:
 
 
 def encode_records(
-    path: Path, tokenizer: Tokenizer, template: str, context: int
+    path: Path,
+    tokenizer: Tokenizer,
+    template: str,
+    context: int,
+    held_out: Collection[str] = (),
 ) -> tuple[list[TokenRecord], Fit]:
     """Read the JSON lines at `path` and frame each record with the template.
 
     A record longer than context + 1 tokens (the last is only a target) loses its end. It is dropped
-    when no response is left. Raises `UserError` naming a line that is no record.
+    when no response is left, or when the key of its prompt is `held_out` of the preferences. Raises
+    `UserError` naming a line that is no record.
     """
     fit, records = Fit(), []
-    for where, entry in read_json_lines(path):
+    for where, entry in read_apart(path, held_out):
         if "output" not in entry:
             raise UserError(
                 f"{path}: holds no instructions with a response; "

@@ -45,11 +45,12 @@ def sft(
     output: Path,
     backend: "Backend",
     group: Group = ALONE,
+    preferences: Path | None = None,
 ) -> Path:
     """Tune the model of `parent_folder` on the records of the manifest `instructions`.
 
-    Without a parent the first weights are random. Returns the model folder. Raises `UserError` for
-    input that does not fit.
+    Prompts that the manifest `preferences` holds out are not learned. Without a parent the first
+    weights are random. Returns the model folder. Raises `UserError` for input that does not fit.
     """
     section, seed = config["sft"], config["seed"]
     settings, model = Sft.read(section), ModelConfig.from_dict(config["model"])
@@ -59,7 +60,9 @@ def sft(
     check_tokenizer(tokenizer, tokenizer_path, model, started=parent is not None)
     folder = RecordFolder(instructions, "instructions")
     files = [folder.file(part) for part in ("train", "validation")]
-    records, fit = encode_records(files[0], tokenizer, settings.template, model.context)
+    aligning = RecordFolder(preferences, "preferences") if preferences else None
+    apart = aligning.held_out_prompts() if aligning else frozenset()
+    records, fit = encode_records(files[0], tokenizer, settings.template, model.context, apart)
     describe_fit(fit, settings, model.context)
     tokens = sum(len(each.tokens) - 1 for each in records)
     amount = Amount.of(settings, tokens, model.context)
@@ -95,6 +98,7 @@ def sft(
             "model": model.to_dict(),
             "seed": seed,
             "instructions": [folder.check(part) for part in ("train", "validation")],
+            **({"preferences": aligning.check("validation")} if aligning else {}),
             "tokenizer": tokenizer.fingerprint,
             "parent": parent.fingerprint if parent else None,
         },

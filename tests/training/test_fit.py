@@ -32,12 +32,13 @@ def test_the_counts_are_those_of_the_stages(fit, trainer, tuned):
     trainer.config["sft"]["context"], trainer.config["dpo"]["context"] = 146, 146  # where some fit
     trainer.config["dpo"]["minimum_fit_share"] = 0.0
     trainer.config["sft"] |= {"minimum_fit_share": 0.0, "epochs": 1}
-    status, said, counts = fit("instructions", "preferences")
-    assert status == 0
-    assert fitting(said, " records ") == fitting(trainer.run("sft"), " records ")
-    stage = trainer.run("dpo", "--parent", str(tuned))
-    assert fitting(said, "dpo: ") == fitting(stage, "dpo: ")
-    for found in counts.values():
+    stages = {"instructions": ("sft", " records "), "preferences": ("dpo", "dpo: ")}
+    for kind, (stage, words) in stages.items():  # their data share prompts: test_apart.py
+        status, said, counts = fit(kind)
+        assert status == 0
+        parent = ["--parent", str(tuned)] if stage == "dpo" else []
+        assert fitting(said, words) == fitting(trainer.run(stage, *parent), words)
+        found = counts[stage]
         assert 0 < found["whole"] < found.get("records", found.get("pairs"))
 
 

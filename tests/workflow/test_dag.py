@@ -374,7 +374,6 @@ def test_other_questions_make_the_corpus_again_while_it_must_not_quote_them(done
             "sft",
             set(EVERY_STAGE)
             - {
-                "fetch_preferences",
                 "check_fit",
                 "check_gradients",
                 "sft_scratch",
@@ -425,6 +424,12 @@ def test_alignment_starts_from_the_tuned_model(done):
     assert "--parent=results/trial/sft/model" in next(
         call for call in done.calls if call.startswith("dpo ")
     )
+
+
+def test_tuning_and_alignment_know_what_the_other_one_holds_out(done):
+    for stage, option in (("sft", "--preferences"), ("dpo", "--instructions")):
+        call = next(call for call in done.calls if call.startswith(f"{stage} "))
+        assert f"{option} data/{option[2:]}/" in call
 
 
 def test_the_offline_sample_is_written_before_anything_is_fetched(done):

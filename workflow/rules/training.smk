@@ -95,6 +95,7 @@ rule sft:
         parent=paths.sft_parent,
         tokenizer=ancient(paths.tokenizer),
         instructions=f"{paths.instructions}/manifest.json",
+        preferences=paths.preferences_manifest,
     output:
         **paths.model("sft"),
     log:
@@ -109,6 +110,7 @@ rule sft:
         config=lambda wildcards, output: stage_config(config, "sft"),
         parent=lambda wildcards: config["sft"]["init_from"] or paths.model_folder("pretrain"),
         folder=lambda wildcards, output: paths.stage("sft"),
+        apart=lambda wildcards, input: option("--preferences", input.preferences),
         srun=lambda wildcards, resources: srun(resources, running.on_cluster),
         device=lambda wildcards, resources: (
             f"--device {config['device']} --gpus {task_gpus(resources, running.on_cluster)}"
@@ -117,7 +119,7 @@ rule sft:
         "Fine-tuning the pretrained model on instructions"
     shell:
         "{params.srun}python -m nanoeuler sft --config {params.config:q}"
-        " --instructions {input.instructions:q}"
+        " --instructions {input.instructions:q} {params.apart:q}"
         " --tokenizer {input.tokenizer:q} --parent={params.parent:q} --output {params.folder:q}"
         " {params.device} --log {log:q}"
 
@@ -125,6 +127,7 @@ rule sft:
 rule sft_scratch:
     input:
         instructions=f"{paths.instructions}/manifest.json",
+        preferences=paths.preferences_manifest,
         tokenizer=paths.tokenizer,
     output:
         **paths.model("sft_scratch"),
@@ -139,6 +142,7 @@ rule sft_scratch:
         identity=lambda wildcards: stage_identity(config, "sft"),
         config=lambda wildcards, output: stage_config(config, "sft"),
         folder=lambda wildcards, output: paths.stage("sft_scratch"),
+        apart=lambda wildcards, input: option("--preferences", input.preferences),
         srun=lambda wildcards, resources: srun(resources, running.on_cluster),
         device=lambda wildcards, resources: (
             f"--device {config['device']} --gpus {task_gpus(resources, running.on_cluster)}"
@@ -147,7 +151,7 @@ rule sft_scratch:
         "Fine-tuning random weights, to show what pretraining is worth"
     shell:
         "{params.srun}python -m nanoeuler sft --config {params.config:q}"
-        " --instructions {input.instructions:q}"
+        " --instructions {input.instructions:q} {params.apart:q}"
         " --tokenizer {input.tokenizer:q} --output {params.folder:q} {params.device} --log {log:q}"
 
 
@@ -156,6 +160,7 @@ rule dpo:
         parent=paths.dpo_parent_weights,
         tokenizer=ancient(paths.tokenizer),
         preferences=f"{paths.preferences}/manifest.json",
+        instructions=paths.instructions_manifest,
     output:
         **paths.model("dpo"),
     log:
@@ -170,6 +175,7 @@ rule dpo:
         config=lambda wildcards, output: stage_config(config, "dpo"),
         parent=lambda wildcards: paths.dpo_parent,
         folder=lambda wildcards, output: paths.stage("dpo"),
+        apart=lambda wildcards, input: option("--instructions", input.instructions),
         srun=lambda wildcards, resources: srun(resources, running.on_cluster),
         device=lambda wildcards, resources: (
             f"--device {config['device']} --gpus {task_gpus(resources, running.on_cluster)}"
@@ -178,6 +184,6 @@ rule dpo:
         "Aligning the model with preferences"
     shell:
         "{params.srun}python -m nanoeuler dpo --config {params.config:q}"
-        " --preferences {input.preferences:q}"
+        " --preferences {input.preferences:q} {params.apart:q}"
         " --tokenizer {input.tokenizer:q} --parent={params.parent:q} --output {params.folder:q}"
         " {params.device} --log {log:q}"
