@@ -32,6 +32,12 @@ TRIED = (
 """Texts on which regular expressions and replacements explode, if on any, and one of prose."""
 
 
+ALONE = dict.fromkeys(
+    ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS"), "1"
+)
+"""A process of the library uses one core."""
+
+
 class HuggingFaceEncoder:
     """Encodes with one vocabulary, in any number of threads at once."""
 
@@ -97,7 +103,7 @@ class Library:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # a panic would print a backtrace
-            env=os.environ | {"PYTHONPATH": path},
+            env=os.environ | {"PYTHONPATH": path} | ALONE,
         )
         weakref.finalize(self, end, self.child, os.getpid())
         self.answer(setting, None, "this tokenizer")

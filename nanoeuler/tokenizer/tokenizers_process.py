@@ -29,7 +29,17 @@ LOADING_SECONDS, SECONDS, BYTES_PER_SECOND = 60.0, 2.0, 50_000
 """Seconds of a core: to read a tokenizer, for a text of any length, and for what it is longer. The
 library encodes some million bytes a second."""
 MEMORY, MEMORY_PER_BYTE = 2 << 30, 2000
-"""Bytes of address space, of which the library takes some hundred for a byte of a text."""
+"""Bytes of address space beside that of Python and NumPy. The library takes some hundred for a byte
+of a text."""
+
+
+def address_space() -> int:
+    """Bytes of address space that this process has taken; with many cores, that is much."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read(100).split()[0]) * resource.getpagesize()
+    except OSError:  # a system that knows no limit either
+        return 0
 
 
 def main(source: IO[bytes], target: IO[bytes]) -> None:
@@ -38,33 +48,34 @@ def main(source: IO[bytes], target: IO[bytes]) -> None:
     signal.signal(signal.SIGPROF, signal.SIG_DFL)  # time is up
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    encoder = None
+    encoder, memory = None, address_space() + MEMORY
     while (message := receive(source)) is not None:
         ids = np.zeros(0, np.int32)
         try:
             if encoder is None:
-                limit(LOADING_SECONDS, 40 * len(message))
+                limit(LOADING_SECONDS, memory + 40 * len(message))
                 encoder = Encoder(**json.loads(message))
             else:
                 content = receive(source) or b""
-                limit(SECONDS + len(content) / BYTES_PER_SECOND, MEMORY_PER_BYTE * len(content))
+                size = len(content)
+                limit(SECONDS + size / BYTES_PER_SECOND, memory + MEMORY_PER_BYTE * size)
                 ids = encoder.encode(content, np.frombuffer(message, np.int64))
             said = b"ok"
         except BaseException as error:  # the library's panics are no `Exception`
             said = str(error)[:1000].encode("utf-8", "replace") or b"no reason given"
-        limit(0, 0)
+        limit(0, memory)
         send(target, said)
         send(target, ids.tobytes())
         target.flush()
 
 
-def limit(seconds: float, more: int) -> None:
-    """End the process where it takes more `seconds` of a core than that, or more memory."""
+def limit(seconds: float, memory: int) -> None:
+    """End the process where it takes more `seconds` of a core than that (0: no limit), or more
+    bytes of address space."""
     signal.setitimer(signal.ITIMER_PROF, seconds)
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    most = MEMORY + more
     with contextlib.suppress(OSError, ValueError):  # where systems know no such limit
-        soft = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        soft = memory if hard == resource.RLIM_INFINITY else min(memory, hard)
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 

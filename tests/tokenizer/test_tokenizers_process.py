@@ -67,7 +67,9 @@ def test_a_replacement_that_fills_the_memory_is_stopped(make):
     normalizer = {"type": "Replace", "pattern": {"String": "a"}, "content": "b" * 1_000_000}
     tokenizer = make(normalizer=normalizer)
     assert len(tokenizer.encode("x")) == 1
-    with pytest.raises(UserError, match="it ended by SIGABRT, as where a file is damaged or too"):
+    # which comes first depends on how fast the machine fills it
+    stopped = "it ended by SIGABRT, as where a file is damaged or too much|it takes too long"
+    with pytest.raises(UserError, match=stopped):
         tokenizer.encode("a" * 5000)
     assert len(tokenizer.encode("x")) == 1
 
