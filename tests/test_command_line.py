@@ -21,7 +21,7 @@ def test_the_help_shows_where_to_start(command, capsys):
     assert start.splitlines()[:3] == [
         "start here:",
         "  nanoeuler train my-novel.txt      from a text to a model, a report and a chat",
-        "  make demo                         the whole pipeline on a small invented world",
+        "  nanoeuler run                     the demo: the whole pipeline on a small invented world",
     ]
     assert own_text.startswith("your own text:\n  train")
     assert use.splitlines() == [
@@ -90,8 +90,8 @@ def test_a_missing_model_is_asked_for_by_an_example(command, tmp_path, monkeypat
     assert command("chat") == (
         1,
         "",
-        "error  no model was given; name its folder, for example results/demo, "
-        "which `make demo` writes\n",
+        "error  no model was given; name its folder, for example models/stories, "
+        "which is shipped\n",
     )
     model = tmp_path / "results" / "mine" / "sft" / "model"
     model.mkdir(parents=True)
