@@ -21,7 +21,7 @@ def test_the_help_shows_where_to_start(command, capsys):
     assert start.splitlines()[:3] == [
         "start here:",
         "  nanoeuler train my-novel.txt      from a text to a model, a report and a chat",
-        "  nanoeuler run                     the demo: the whole pipeline on a small invented world",
+        "  nanoeuler run                     the demo: all stages on a small invented world",
     ]
     assert own_text.startswith("your own text:\n  train")
     assert use.splitlines() == [

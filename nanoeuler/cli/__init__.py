@@ -41,7 +41,7 @@ from nanoeuler.timing import Timing
 
 START = (
     ("nanoeuler train my-novel.txt", "from a text to a model, a report and a chat"),
-    ("nanoeuler run", "the demo: the whole pipeline on a small invented world"),
+    ("nanoeuler run", "the demo: all stages on a small invented world"),
     ("nanoeuler chat results/demo", "talk to its model"),
     ("nanoeuler plan config/small.yaml", "what a real run would cost here"),
     ("nanoeuler run config/small.yaml", "run it"),
