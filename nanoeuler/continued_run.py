@@ -29,7 +29,6 @@ LEAST_BYTES = 5_000
 """Some three pages: enough for a row, and for a held-out stretch that tells better from worse."""
 EPOCHS = 3
 """Of more, a text of 40 kB is learned by heart; of less, one in another style is learned less."""
-BATCH = 2_048  # tokens
 LEARNING_RATE, OF_WIDTH = 3e-4, 256
 """AdamW's peak, for models of at most this width; wider ones take less, in inverse proportion."""
 WEIGHT_DECAY = 0.1
@@ -120,7 +119,8 @@ def choose_tokens(text: Text, start: Start, minutes: float, speed: Speed) -> int
     """The tokens to train on: `EPOCHS` readings of the text, or as many as there is time for."""
     affordable = speed.tokens_within(own_run.seconds_of_training(minutes))
     read = text.tokens * (1 + Pretrain.old_share * (start.old_tokens is not None))
-    tokens = int(max(batch_of(start), min(affordable, EPOCHS * read)))
+    tokens = int(min(affordable, EPOCHS * read))
+    tokens = max(tokens, batch_of(start, tokens))  # a step
     log.line(
         "choice",
         f"{parameter_count(start.config):,} parameters of {start.folder}, {tokens:,} tokens "
@@ -130,16 +130,16 @@ def choose_tokens(text: Text, start: Start, minutes: float, speed: Speed) -> int
     return tokens
 
 
-def batch_of(start: Start) -> int:
-    """Tokens of a step."""
-    return max(BATCH, start.config.context)
+def batch_of(start: Start, tokens: float) -> int:
+    """Tokens of a step, in a run of so many: as from nothing, and a row at least."""
+    return max(own_run.step_tokens(tokens), start.config.context)
 
 
 def make_config(
     name: str, paths: Sequence[str], text: Text, start: Start, tokens: int
 ) -> dict[str, Any]:
     """The configuration of a run; what it leaves out has its default."""
-    batch, model = batch_of(start), start.config
+    batch, model = batch_of(start, tokens), start.config
     steps = math.ceil(tokens / (batch // model.context * model.context))
     pretrain = {
         "init_from": str(start.folder),

@@ -1,13 +1,20 @@
 """Small models that several folders of tests share."""
 
+from pathlib import Path
+
 import numpy as np
 
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.families import FAMILIES
+from nanoeuler.model.files import SavedModel, save_model
 from nanoeuler.model.flat import FlatBuffer, initial_parameters
 from nanoeuler.model.transformer import Transformer
+from nanoeuler.tokenizer import Tokenizer
+from nanoeuler.tokenizer.bpe import learn
+from nanoeuler.tokenizer.counting import count_words
+from nanoeuler.tokenizer.vocabulary import build
 
 ODD = {
     "vocab_size": 300,
@@ -25,6 +32,23 @@ ODD = {
 TINY = ModelConfig(
     vocab_size=50, dim=16, layers=2, heads=4, kv_heads=2, ffn=20, context=8, mtp_heads=2
 )
+
+PROSE = "".join(
+    f"The ferry came to the quay on day {day} of the long winter.\n\n" for day in range(300)
+)
+FIELDS = {"dim": 16, "layers": 2, "heads": 2, "ffn": 20, "context": 32, "vocab_size": 300}
+LLAMA = {**FIELDS, "kv_heads": 1, "mtp_heads": 2}
+GPT2 = {**FIELDS, "family": "gpt2", "kv_heads": 2, "tied": True}
+
+
+def model_in(folder: Path, fields: dict, template: str | None = None) -> Path:
+    """The folder of a model with random weights and a tokenizer of 300 entries."""
+    config = ModelConfig.from_dict(fields)
+    given = folder.parent / "tokenizer.json"
+    Tokenizer(build(learn(count_words([PROSE.encode()]), 300))).save(given)
+    weights = initial_parameters(config, seed=1)
+    save_model(folder, SavedModel(config, weights, given, "sft", template, {}))
+    return folder
 
 
 def wide_transformer(**changes: object) -> Transformer:

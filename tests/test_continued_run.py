@@ -15,34 +15,15 @@ from nanoeuler.config.next_steps import next_steps
 from nanoeuler.config.paths import Paths
 from nanoeuler.config.stages import stage_config
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.files import SavedModel, load_model, save_model
-from nanoeuler.model.flat import initial_parameters
+from nanoeuler.model.files import load_model
 from nanoeuler.own_run import Speed
 from nanoeuler.tokenizer import Tokenizer
-from nanoeuler.tokenizer.bpe import learn
-from nanoeuler.tokenizer.counting import count_words
 from nanoeuler.tokenizer.shards import TokenStore
-from nanoeuler.tokenizer.vocabulary import build
 from nanoeuler.training.pretrain import with_old
+from tests.models import GPT2, LLAMA, PROSE, model_in
 
 ROOT = Path(__file__).parents[1]
 STORIES = ROOT / "models/stories"
-PROSE = "".join(
-    f"The ferry came to the quay on day {day} of the long winter.\n\n" for day in range(300)
-)
-FIELDS = {"dim": 16, "layers": 2, "heads": 2, "ffn": 20, "context": 32, "vocab_size": 300}
-LLAMA = {**FIELDS, "kv_heads": 1, "mtp_heads": 2}
-GPT2 = {**FIELDS, "family": "gpt2", "kv_heads": 2, "tied": True}
-
-
-def model_in(folder: Path, fields: dict, template: str | None = None) -> Path:
-    """The folder of a model with random weights and a tokenizer of 300 entries."""
-    config = ModelConfig.from_dict(fields)
-    given = folder.parent / "tokenizer.json"
-    Tokenizer(build(learn(count_words([PROSE.encode()]), 300))).save(given)
-    weights = initial_parameters(config, seed=1)
-    save_model(folder, SavedModel(config, weights, given, "sft", template, {}))
-    return folder
 
 
 @pytest.fixture
@@ -164,6 +145,8 @@ def test_rates_steps_and_readings(here):
     pretrain = config["pretrain"]
     assert pretrain["learning_rate"] == 3e-4
     assert (pretrain["keep"], pretrain["batch_tokens"]) == ("best", 2048)
+    config = continued_run.make_config("novel", ["novel.txt"], text, start, 100 * tokens)
+    assert config["pretrain"]["batch_tokens"] == 32_768, "a long run has larger steps"
     wide = ModelConfig.from_dict(LLAMA | {"dim": 768, "context": 512})
     wider = continued_run.Start(start.folder, wide, start.tokenizer, None)
     config = continued_run.make_config("novel", ["novel.txt"], text, wider, tokens)

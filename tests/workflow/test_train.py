@@ -9,6 +9,9 @@ import time
 import pytest
 
 from nanoeuler.corpus.own_text import find_files
+from nanoeuler.model.files import load_model
+from nanoeuler.tokenizer import Tokenizer
+from tests.models import LLAMA, model_in
 from tests.waiting import CEILING
 
 COMMAND = [sys.executable, "-m", "nanoeuler", "train", ".", "--minutes", "1"]
@@ -29,10 +32,10 @@ def folder(tmp_path):
     return tmp_path / "my notes"
 
 
-def start(folder) -> subprocess.Popen:
+def start(folder, *more: str) -> subprocess.Popen:
     environment = os.environ | {"XDG_CACHE_HOME": str(folder.parent / "cache")}
     return subprocess.Popen(
-        COMMAND,
+        [*COMMAND, *more],
         cwd=folder,
         env=environment,
         stdin=subprocess.DEVNULL,
@@ -78,3 +81,22 @@ def test_a_stopped_run_resumes_by_the_same_command_and_ends_with_a_report(folder
     assert third.returncode == 0, said
     assert [file.stat().st_mtime_ns for file in made] == times, said
     assert [str(file) for file in find_files(str(folder))] == [str(folder / "my novel.txt")]
+
+
+def test_a_model_goes_on_through_the_whole_workflow(folder):
+    parent = model_in(folder.parent / "parent", LLAMA)
+    said, _ = start(folder, "--from", "../parent").communicate(timeout=CEILING)
+    run = folder / "results/my-notes"
+    made = load_model(run / "pretrain/model")
+    ours, theirs = (
+        Tokenizer.load(each / "tokenizer.json") for each in (run / "pretrain/model", parent)
+    )
+    assert ours.fingerprint == theirs.fingerprint, said
+    assert made.config == load_model(parent).config
+    assert "\nbefore " in said, "the score of the model that goes on"
+    assert "trained from the weights of another run" in (run / "README.md").read_text("utf-8")
+    first = "# nanoeuler train . --minutes 1 --from ../parent\n"
+    assert (run / "config.yaml").read_text(encoding="utf-8").startswith(first)
+    again, _ = start(folder, "--from", "../parent").communicate(timeout=CEILING)
+    assert "results/my-notes/config.yaml is there and is taken as it is" in again
+    assert "\npretrain parameters=" not in again, "nothing is left to do"
