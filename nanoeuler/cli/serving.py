@@ -16,7 +16,8 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     )
     meaning = "model folder, or the folder of a stage or a run, such as results/demo"
     serve.add_argument("words", nargs="*", metavar="DIR", help=meaning)
-    serve.add_argument("--model", nargs="+", metavar="DIR", default=[], help="the same as option")
+    again = "the same as an option"
+    serve.add_argument("--model", nargs="+", metavar="DIR", default=[], help=again)
     serve.add_argument(
         "--host",
         default="127.0.0.1",

@@ -1,7 +1,7 @@
 """Decode the bytes of a text file to clean Unicode, whatever program wrote them.
 
-Most files are UTF-8, with or without a byte-order mark; older ones are Windows-1252, which contains
-the letters of Latin-1. Some were damaged: UTF-8 read as Latin-1 and encoded again, doubled line
+Most files are UTF-8, with or without a byte-order mark; older ones are in one of the encodings that
+encodings.py recognises. Some were damaged: UTF-8 read as Latin-1 and encoded again, doubled line
 ends, stray NULs.
 """
 
