@@ -105,6 +105,7 @@ def run_assemble(options: argparse.Namespace) -> None:
         options.own,
         licences(config.get("sources")),
         options.group_files,
+        settings.join_lines,
     )
     if options.step == "hold_out":
         return groups.hold_out(output, sources, share, cleaning, threads)

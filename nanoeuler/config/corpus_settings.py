@@ -107,6 +107,12 @@ class Corpus(Section):
     books: Literal["all"] | Annotated[list[Annotated[int, Ge(1)]], MinLen(1), EachOnce()] = key(
         "ids of the books to take from the sources file, or all", default="all"
     )
+    join_lines: bool = key(
+        "join the lines of paragraphs of prose in books, whose ends a typesetter chose; verse, "
+        "tables and lists stay; a corpus that is there already stays as it is",
+        default=True,
+        reruns=Reruns.UNLESS_DEFAULT,
+    )
     validation_share: float = key(
         "share of each source that is held out: whole documents, at least two; of your own text "
         "stretches of each document where that is less",

@@ -67,7 +67,7 @@ STAGES = {
         5,
         (
             *("corpus.name", "corpus.sources", "corpus.validation_share", "corpus.deduplicate"),
-            *("corpus.decontaminate", f"{BOOKS}.licence", f"{PAGES}.licence"),
+            *("corpus.decontaminate", "corpus.join_lines", f"{BOOKS}.licence", f"{PAGES}.licence"),
         ),
     ),
     "learn_bpe": Stage(1, ("tokenizer",)),

@@ -20,6 +20,7 @@ from nanoeuler import log
 from nanoeuler.corpus import batches
 from nanoeuler.corpus.batches import Batch
 from nanoeuler.corpus.extracted_pages import count_pages, read_index, read_pages
+from nanoeuler.corpus.hard_lines import join_lines
 from nanoeuler.corpus.own_text import TextSource, find, slug
 from nanoeuler.corpus.packed_files import UnfitText
 from nanoeuler.corpus.split import position, title_key
@@ -30,6 +31,7 @@ from nanoeuler.files import explain_os_errors, read_json
 
 GUTENBERG, FINEWEB = "gutenberg", "fineweb"
 OWN_TEXT = "own_text"
+ESCAPE = "surrogateescape"  # a book's bytes come back as they were, if they are UTF-8 or not
 MOST_NAMED = 50  # files that cannot be read, in one error
 
 
@@ -101,12 +103,14 @@ class Source(Protocol):
 class Books:
     """Cleaned Gutenberg books: text files, each with a JSON record of `gutenberg clean` beside it.
 
-    A book that its record does not keep goes to `left_out`, with the reason. A text without a
-    record is used unchanged. The key of a book is its title.
+    A book that its record does not keep goes to `left_out`, with the reason. The key of a book is
+    its title. With `join`, each paragraph of prose becomes one line (hard_lines.py); otherwise
+    texts are used unchanged.
     """
 
     paths: Sequence[Path]
     licence: str = ""
+    join: bool = False
     name: str = GUTENBERG
     kind: str = "books"
     left_out: dict[str, str] = field(default_factory=dict)
@@ -158,7 +162,10 @@ class Books:
         texts = []
         for number, path in enumerate(paths, first):
             with explain_os_errors(path):
-                texts.append(path.read_bytes() if path.exists() else b"")
+                text = path.read_bytes() if path.exists() else b""
+            if self.join:
+                text = join_lines(text.decode("utf-8", ESCAPE)).encode("utf-8", ESCAPE)
+            texts.append(text)
             require_seen(self.seen, number, identities_of(hashlib.sha256(texts[-1]).digest()), path)
         return Batch.of(texts, [self.keys[path] for path in paths])
 
@@ -334,13 +341,15 @@ def choose_sources(
     own: Sequence[str],
     licences: dict[str, str],
     group: int | None = None,
+    join: bool = False,
 ) -> list[Source]:
     """Return the sources of a corpus, in the order of `named` (the config's `corpus.sources`).
 
     If `named` has no own text, the paths in `own` come last. If it has some, `own` adds nothing,
     since it may list the files of a folder in `named`. With nothing named, all that is given is
     used, books first. A file belongs to the first source that finds it. `group` is that of
-    `WebPages`. Raises `UserError` where the names do not match what is given.
+    `WebPages`, and `join` that of `Books`. Raises `UserError` where the names do not match what is
+    given.
     """
     given = {GUTENBERG: bool(books), FINEWEB: bool(fineweb)}
     readings = dict(map(TextSource.of, named))
@@ -362,7 +371,7 @@ def choose_sources(
     own_is_named = any(name not in given for name in paths)
     for entry in dict.fromkeys([*paths, *([] if own_is_named else own)]):
         if entry == GUTENBERG:
-            sources.append(Books(unique_paths(books), licences.get(GUTENBERG, "")))
+            sources.append(Books(unique_paths(books), licences.get(GUTENBERG, ""), join))
         elif entry == FINEWEB:
             sources.append(WebPages(unique_paths(fineweb), licences.get(FINEWEB, ""), group=group))
         else:
