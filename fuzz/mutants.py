@@ -120,24 +120,34 @@ def link_tree(source: Path, target: Path) -> None:
 
 
 def compile_by_module() -> None:
-    """Let machine code depend on its module and those that it imports, not on the whole folder."""
-    from nanoeuler.compiling import FolderStamp
+    """Compile again what a change reaches: a module and those that import it, not the whole folder.
+
+    To be called before a function is decorated. The rest has been compiled in the checkout.
+    """
+    from nanoeuler.compiling import FolderStamp, folder_stamp
+
+    checkout = ROOT / "nanoeuler/backend/cpu"
 
     @functools.cache
     def modules(path: Path) -> frozenset[Path]:
-        names = re.findall(
+        """A module and those that it imports."""
+        found = {path}
+        imports = re.findall(
             r"from nanoeuler\.backend\.cpu(?:\.(\w+))? import (.*)", path.read_text()
         )
-        found = {path}
-        for module, imported in names:
-            for name in [module] if module else re.findall(r"\w+", imported):
+        for module, names in imports:
+            for name in [module] if module else re.findall(r"\w+", names):
                 if (other := path.with_name(f"{name}.py")).exists() and other not in found:
                     found |= modules(other)
         return frozenset(found)
 
     def stamp(self: FolderStamp) -> str:
         paths = sorted(modules(Path(self._py_file)))
-        return hashlib.sha256(b"\0".join(path.read_bytes() for path in paths)).hexdigest()
+        content = [path.read_bytes() for path in paths]
+        usual = folder_stamp(checkout)
+        if content == [(checkout / path.name).read_bytes() for path in paths]:
+            return usual
+        return hashlib.sha256(b"\0".join([usual.encode(), *content])).hexdigest()
 
     FolderStamp.get_source_stamp = stamp  # type: ignore[method-assign]
 
@@ -147,6 +157,7 @@ def start_check(where: str = "both") -> bool:
 
     That of a CPU's engine, and unless the mistake is there, that of the specification as an engine.
     """
+    compile_by_module()
     from nanoeuler.backend.cpu.engine import CpuBackend
     from nanoeuler.backend.reference import ReferenceBackend
     from nanoeuler.model.checks.model_gradients import check_all
@@ -156,7 +167,6 @@ def start_check(where: str = "both") -> bool:
     from nanoeuler.training.optimizer.muon import Muon
     from nanoeuler.training.optimizer.optimizer import OptimizerSettings
 
-    compile_by_module()
     adamw = AdamW(0.9, 0.95, 1e-8, 0.1, 1.0, embedding_rate=3.0)
     muon = Muon(0.95, adamw)
     optimizers: list[OptimizerSettings] = [adamw, muon, muon]

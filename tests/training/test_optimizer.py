@@ -7,10 +7,12 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from nanoeuler.backend.cpu.engine import CpuBackend
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.model.flat import FlatBuffer, initial_parameters
 from nanoeuler.model.llama import EMBEDDING
 from nanoeuler.model.spec import parameter_count, tensor_table
+from nanoeuler.training.check_updates import check_updates
 from nanoeuler.training.checkpoint import Checkpoints
 from nanoeuler.training.optimizer.adamw import AdamW
 from nanoeuler.training.optimizer.muon import Muon
@@ -76,6 +78,18 @@ def test_estimates_count_the_tensors_of_the_optimizer():
     assert (state_bytes(TINY, Momentum), state_bytes(TINY, AdamW)) == (3 * flat, 4 * flat)
     assert checkpoint_bytes(parameters, Momentum) == 8 * parameters
     assert checkpoint_bytes(parameters, AdamW) == 12 * parameters
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+@pytest.mark.parametrize(
+    "engine", [CpuBackend(2), ReferenceBackend(np.float64)], ids=["cpu", "fp64"]
+)
+@pytest.mark.parametrize("kind", [AdamW, Muon])
+def test_three_updates_are_the_formula_with_sums_for_moments(kind, engine, family):
+    """Half of the gradients are as small as ε, and the embedding has a rate of its own."""
+    adamw = AdamW(0.9, 0.95, 1e-8, 0.1, 1.0, embedding_rate=3.0)
+    rows = list(check_updates(engine, adamw if kind is AdamW else Muon(0.95, adamw), family))
+    assert max(row.error for row in rows) < (5e-7 if engine.name == "cpu" else 1e-15)
 
 
 @pytest.mark.parametrize("kind", [AdamW, Muon])

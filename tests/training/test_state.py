@@ -132,6 +132,19 @@ def test_an_update_that_is_not_finite_is_not_made(rows):
     assert state.report[1] == 1
 
 
+@pytest.mark.parametrize("what", ["loss", "gradient"])
+def test_a_loss_alone_or_a_gradient_alone_that_is_not_finite_is_reason_enough(what):
+    state = make_state()
+    before = state.parameters.copy()
+    state.gradients[...] = 1e-3
+    wrong = state.replicas[0].losses if what == "loss" else state.gradients
+    wrong[0] = np.inf
+    state.schedule.load(np.array([1e-2, 0]))
+    state.update()
+    np.testing.assert_array_equal(state.parameters, before)
+    assert state.report[1] == 1
+
+
 def test_rows_may_be_handed_over_while_a_step_is_under_way(rows):
     tokens = np.random.default_rng(2).integers(0, 50, 1000).astype(np.int32)
     following = TextStream(tokens, 8, 96, TINY.mtp_weights, 0, True, 1, "text").step(0)
