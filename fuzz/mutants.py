@@ -142,6 +142,8 @@ def compile_by_module() -> None:
         return frozenset(found)
 
     def stamp(self: FolderStamp) -> str:
+        if Path(self._py_file).parent.name != checkout.name:
+            return folder_stamp(Path(self._py_file).parent)
         paths = sorted(modules(Path(self._py_file)))
         content = [path.read_bytes() for path in paths]
         usual = folder_stamp(checkout)
@@ -191,9 +193,7 @@ def tests_fail(nodes: Iterable[str]) -> bool:
     import pytest
 
     compile_by_module()
-    return (
-        pytest.main(["-x", "-q", "-p", "no:cacheprovider", *nodes]) == pytest.ExitCode.TESTS_FAILED
-    )
+    return pytest.main(["-x", "-q", "-p", "no:cacheprovider", *nodes]) != pytest.ExitCode.OK
 
 
 def forked(folder: Path, work: Callable[..., bool], *arguments: Any) -> bool:
@@ -252,7 +252,9 @@ def hash_of(mutant: Mutant) -> str:
 
 def run(mutants: list[Mutant], again: bool) -> list[Result]:
     """The results of all mutants, of which those that are known are kept unless `again`."""
-    known = json.loads(RESULTS.read_text()) if RESULTS.exists() and not again else {}
+    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    for mutant in mutants if again else ():
+        known.pop(mutant.name, None)
     with tempfile.TemporaryDirectory(prefix="nanoeuler-mutants-") as temporary:
         base = Path(temporary) / "base"
         base.mkdir()
