@@ -16,11 +16,13 @@ from fuzz.campaigns.parquet import Parquet
 from fuzz.campaigns.records import Records
 from fuzz.campaigns.requests import Requests
 from fuzz.campaigns.results import Results
+from fuzz.campaigns.texts import Texts
 from fuzz.campaigns.tokenizer import Tokenizers
 
 CAMPAIGNS: dict[str, type[Campaign]] = {
     "config": Config,
     "records": Records,
+    "texts": Texts,
     "tokenizer": Tokenizers,
     "parquet": Parquet,
     "http": Http,
