@@ -60,7 +60,10 @@ class Texts(Campaign):
             )
         )
         if mutate.chance(0.1):
-            lines = [{"text": raw.decode("utf-8", "replace")}, mutate.rng.choice(([], {}, "x"))]
+            lines: list[object] = [
+                {"text": raw.decode("utf-8", "replace")},
+                mutate.rng.choice(([], {}, "x")),
+            ]
             raw, kind, pack = "\n".join(map(json.dumps, lines)).encode(), ".jsonl", bytes
         packed = pack(raw)
         if mutate.chance(0.1):

@@ -192,13 +192,18 @@ def find_marks(text: str) -> list[Mark]:
 
 
 def followers(marks: Sequence[Mark]) -> list[Mark | None]:
-    """For each mark the next one behind it that starts or ends a book."""
+    """For each mark the next one behind it that starts or ends a book.
+
+    For a licence's it may be another licence's: what is read behind them all is read once.
+    """
     found: list[Mark | None] = []
-    following = None
+    following = licence = None
     for mark in reversed(marks):
-        found.append(following)
+        found.append(licence if mark.kind is LICENCE_START else following)
         if mark.kind in (START, *ENDS):
-            following = mark
+            following = licence = mark
+        elif mark.kind is LICENCE_START:
+            licence = mark
     return found[::-1]
 
 
