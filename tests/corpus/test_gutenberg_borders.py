@@ -160,7 +160,7 @@ PIECES = {
     "last lines": "End of the Project Gutenberg Etext of X\n\n",
     "licences": FULL_LICENCE + "\n\n",
     "starts of licences": "*** START: FULL LICENSE ***\n",
-    "starts of licences, apart": "*** START: FULL LICENSE ***\n_\n\nUpdated editions will replace\n\n",
+    "starts of licences, apart": "*** START: FULL LICENSE ***\n_\n\nUpdated editions will\n\n",
     "small print": SMALL_PRINT + "*END*THE SMALL PRINT! X\n\n",
     "unclosed small print": SMALL_PRINT + "\n\n",
     "the name": "Project Gutenberg\n\n",
