@@ -1,18 +1,15 @@
 """Tell what nanoeuler writes from what people write, so that no run learns from another's output.
 
-The workflow puts a mark into each folder that it fills, before its first job. Folders of earlier
-versions are known by the files in them.
+The workflow puts a mark into each folder that it fills, before its first job; models, checkpoints
+and other folders that appear whole are known by folders.py.
 """
 
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from nanoeuler import log
-from nanoeuler.config.snakemake_internals import FOLDER as SNAKEMAKE
-from nanoeuler.errors import UserError
-from nanoeuler.files import explain_os_errors, parse_json, read_text
+from nanoeuler.files import explain_os_errors
 from nanoeuler.folders import files_of_ours
 
 MARK = ".made-by-nanoeuler"
@@ -22,14 +19,6 @@ FOLDERS_OF_DATA = (
 )
 """What the workflow fills in data_dir, which may hold other folders. (The folder of the demo's
 world is replaced as a whole, and has a marker of folders.py.)"""
-SIGNS = (
-    ("manifest.json", {"sources", "fingerprint"}),  # a corpus
-    ("pipeline.json", {"config", "rules"}),  # a run
-    ("jobs.json", {"config", "jobs"}),
-)
-"""Files of folders that were made before there was a mark, and keys of them."""
-MOST = 100_000_000
-"""Bytes of such a file: the configuration of a run may have thousands of addresses."""
 
 
 def mark_outputs(data: str, results: str, outputs: Iterable[str | Path]) -> None:
@@ -88,31 +77,10 @@ class Outputs:
 
 def is_output(folder: Path) -> bool:
     """Whether nanoeuler fills this folder, or Snakemake."""
-    if (
-        folder.name == SNAKEMAKE.name
-        or (folder / MARK).exists()
-        or files_of_ours(folder) is not None
-    ):
-        return True
-    if any(has_keys(folder / name, keys) for name, keys in SIGNS):
-        return True
-    if folder.name not in FOLDERS_OF_DATA:
-        return False
-    corpora = folder.parent.glob("corpora/*/manifest.json")
-    return any(has_keys(manifest, SIGNS[0][1]) for manifest in corpora)
+    marked = folder.name == ".snakemake" or (folder / MARK).exists()
+    return marked or files_of_ours(folder) is not None
 
 
 def is_environment(folder: Path) -> bool:
     """Whether Python's or conda's programs are installed in this folder, with their licences."""
     return (folder / "pyvenv.cfg").exists() or (folder / "conda-meta").exists()
-
-
-def has_keys(file: Path, keys: set[str]) -> bool:
-    """Whether `file` is there and is a JSON object with `keys`."""
-    if not file.is_file():
-        return False
-    try:
-        content: Any = parse_json(read_text(file, MOST))
-    except (OSError, ValueError, UserError):
-        return False
-    return isinstance(content, dict) and keys <= content.keys()

@@ -50,6 +50,8 @@ def fit(
             "give 2 to that many, or leave it out"
         )
     most = most_rows(model, USUAL_ROWS if rows is None else rows)
+    if rows is not None and most < rows:
+        log.line("notice", f"--rows {rows}: this engine writes at most {most} replies at a time")
     wanted = Room(most, context or longest)
     tokens = int(memory // max(1, token_bytes(model)))
     if needed(model, wanted) <= tokens:
