@@ -120,13 +120,6 @@ def test_a_new_corpus_leaves_tokenizers_alone_and_clears_up_after_a_killed_attem
     assert (tmp_path / "corpus/tokenizer-512/tokenizer.json").exists()
 
 
-def test_a_corpus_of_an_older_version_which_left_no_marker_is_replaced(tmp_path, books):
-    run(tmp_path, "--books", *books)
-    for split in ("train", "validation"):
-        (tmp_path / "corpus" / split / folders.MARKER).unlink()
-    assert run(tmp_path, "--books", *books[:12]) == 0
-
-
 @pytest.mark.parametrize(
     ("path", "sentence"),
     [
