@@ -285,7 +285,7 @@ def summary(results: list[Result]) -> tuple[str, bool]:
     shared = [each for each in results if each.where == "both"]
     tested = sum(each.test for each in results)
     said = (
-        f"Of {len(results)} mistakes the tests catch {tested}. Of the {len(alone)} in one engine "
+        f"Of {len(results)} mistakes the tests catch {tested}.\nOf the {len(alone)} in one engine "
         f"the check at a start catches {started}, of the {len(shared)} in both "
         f"{sum(each.start for each in shared)}."
     )

@@ -265,9 +265,4 @@ def load_on(backend: "Backend", folder: str | Path, *, speculation: bool = True)
             f"{saved.tokenizer_path}: has {tokenizer.vocab_size} tokens where the model has "
             f"{saved.config.vocab_size}; it is the tokenizer of another run"
         )
-    if saved.template is not None and saved.template not in TEMPLATES:
-        raise UserError(
-            f"{folder}: the model was tuned on the template {saved.template!r}, which this version "
-            f"does not have; it has {', '.join(TEMPLATES)}"
-        )
     return LanguageModel(saved, tokenizer, backend, speculation=speculation)

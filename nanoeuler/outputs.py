@@ -76,9 +76,8 @@ class Outputs:
 
 
 def is_output(folder: Path) -> bool:
-    """Whether nanoeuler fills this folder, or Snakemake."""
-    marked = folder.name == ".snakemake" or (folder / MARK).exists()
-    return marked or files_of_ours(folder) is not None
+    """Whether nanoeuler fills this folder. (Hidden ones, as Snakemake's, nobody looks into.)"""
+    return (folder / MARK).exists() or files_of_ours(folder) is not None
 
 
 def is_environment(folder: Path) -> bool:

@@ -22,8 +22,10 @@ constexpr float E4M3_MAX = 448;
 __device__ __forceinline__ unsigned e4m3_pair(float scale, float low, float high) {
 #if __CUDA_ARCH__ >= 890
     unsigned short pair;
-    low = scale * low + (low - low);  // ∞ − ∞ is NaN
-    high = scale * high + (high - high);
+    low *= scale;
+    high *= scale;
+    low += low - low;  // ∞ − ∞ is NaN
+    high += high - high;
     asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
     return pair;
 #else

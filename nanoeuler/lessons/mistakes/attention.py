@@ -178,13 +178,6 @@ MISTAKES: list[Mistake] = [
             "the mask is off by one: a query must see its own key, too",
         ),
         (
-            "documents",
-            "zip(starts_BT.tolist(), offset_B.tolist(), strict=True)",
-            "zip(starts_BT.tolist(), (0 * offset_B).tolist(), strict=True)",
-            "`offset` is ignored: query i of a row sits at key offset + i, behind those of the "
-            "cache",
-        ),
-        (
             "attention",
             "by_head((top + np.log(total))",
             "by_head((0 * top + np.log(total))",
@@ -290,6 +283,13 @@ MISTAKES: list[Mistake] = [
             "position + 1)",
             "position + 2)",
             "the mask is off by one: a query sees the key behind its own",
+        ),
+        (
+            "documents",
+            "zip(starts_BT.tolist(), offset_B.tolist(), strict=True)",
+            "zip(starts_BT.tolist(), (0 * offset_B).tolist(), strict=True)",
+            "`offset` is ignored: query i of a row sits at key offset + i, behind those of the "
+            "cache",
         ),
         unseen=True,
     ),
