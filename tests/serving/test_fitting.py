@@ -61,6 +61,7 @@ def test_rows_are_fewer_first_then_the_context_is_shorter(long_model, free, caps
     assert room.rows == 4 or room.context == 131_072
     assert 0.8 * free < bytes_of(long_model, room) <= free
     said = capsys.readouterr().err
+    log.LOGGER.handlers.clear()
     assert "--rows and --context choose otherwise" in said
     assert f"{room.rows} rows of {room.context:,} tokens" in said
 
