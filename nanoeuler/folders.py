@@ -29,9 +29,10 @@ RENAME_EXCHANGE, AT_FDCWD = 2, -100  # of Linux
 
 
 @contextlib.contextmanager
-def atomic_folder(path: str | Path) -> Iterator[Path]:
+def atomic_folder(path: str | Path, parents: bool = True) -> Iterator[Path]:
     """Yield a temporary folder beside `path`; on success fsync its files and rename it.
 
+    `parents`: make the folders around it, which are to be there otherwise.
     A folder that is replaced keeps the files that somebody else has put into it. Raises
     `UserError`, before and after the work, where `require_ours` does.
     """
@@ -39,7 +40,7 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
     require_ours(path)
     with explain_os_errors(path):
         target = Path(os.path.realpath(path))
-        with temporary_beside(target, folder=True) as temporary:
+        with temporary_beside(target, folder=True, parents=parents) as temporary:
             yield temporary
             require_ours(path)
             if not (temporary / WHOLE).is_file():

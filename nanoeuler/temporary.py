@@ -29,12 +29,14 @@ def temporary_path(path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def temporary_beside(target: Path, folder: bool = False) -> Iterator[Path]:
+def temporary_beside(target: Path, folder: bool = False, parents: bool = True) -> Iterator[Path]:
     """Yield a new, empty file or folder, which is locked to show that its writer is alive.
 
-    What has its name in the end is removed.
+    What has its name in the end is removed. `parents`: make the folders around it. A temporary
+    folder is made by its writer alone: made again, it would hide that somebody has moved it.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
+    if parents and not LEFT.fullmatch(target.parent.name):
+        target.parent.mkdir(parents=True, exist_ok=True)
     sweep(target.parent, target.name)
     for _ in range(TRIES):
         path = temporary_path(target)

@@ -98,6 +98,22 @@ def test_files_that_appear_during_the_work_are_not_replaced(tmp_path):
     assert contents(output) == {"thesis.txt": "hi"}
 
 
+def test_a_folder_that_is_moved_during_the_work_is_not_made_again(tmp_path):
+    place = tmp_path / "run"
+    place.mkdir()
+    writing = atomic_folder(place / "output")
+    temporary = writing.__enter__()
+    place.rename(tmp_path / "moved")
+    with pytest.raises(UserError, match="nothing can be made there"):
+        write_json(temporary / "state.json", {})
+    with pytest.raises(UserError, match="nothing can be made there"):
+        writing.__exit__(None, None, None)
+    assert [path.name for path in tmp_path.iterdir()] == ["moved"]
+    with pytest.raises(UserError):
+        atomic_folder(place / "output", parents=False).__enter__()
+    assert not place.exists()
+
+
 def test_a_folder_of_ours_is_replaced_and_keeps_what_others_put_into_it(tmp_path):
     output = tmp_path / "output"
     output.mkdir()  # an empty folder is replaced, too

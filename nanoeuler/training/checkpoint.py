@@ -75,7 +75,7 @@ class Checkpoints:
             files[OPTIMIZER] = {f"{name}/": buffer for name, buffer in buffers.items()}
         if files_of_ours(self.path(step)) is None:  # damaged
             self.remove(step)
-        with atomic_folder(self.path(step)) as temporary:
+        with atomic_folder(self.path(step), parents=False) as temporary:
             for name, content in files.items():
                 save_tensors(temporary / name, content)
             hashes = {name: sha256_file(temporary / name) for name in files}
