@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from nanoeuler import provenance
+from nanoeuler.system import provenance
 
 
 def about(threads: int) -> str:

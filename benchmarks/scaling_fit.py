@@ -2,7 +2,8 @@
 
     python benchmarks/scaling_fit.py runs.jsonl
 
-nanoeuler/scaling_law.py says what N and D are. The loss is in bits per byte, of each source apart.
+nanoeuler/planning/scaling_law.py says what N and D are. The loss is in bits per byte, of each
+source apart.
 As in Hoffmann et al. 2022 (appendix D.3), the Huber loss (δ = 10⁻³) of the logarithms is minimised
 from many starts. Then the same without each run, without the longest runs, without the largest
 models, and for runs drawn with replacement.
@@ -18,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from nanoeuler.scaling_law import UNIT, Law, unique_bytes
+from nanoeuler.planning.scaling_law import UNIT, Law, unique_bytes
 
 DELTA = 1e-3
 STARTS = list(itertools.product((0.2, 0.35, 0.5, 0.8), repeat=2))

@@ -40,10 +40,10 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from nanoeuler import provenance
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import SavedModel, save_model
 from nanoeuler.model.flat import initial_parameters
+from nanoeuler.system import provenance
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.vocabulary import build
 

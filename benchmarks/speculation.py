@@ -18,7 +18,6 @@ from pathlib import Path
 import numpy as np
 
 import nanoeuler
-from nanoeuler import provenance
 from nanoeuler.backend import make_backend
 from nanoeuler.backend.capabilities import ChoosingBackend
 from nanoeuler.inference.generate import Decoding
@@ -29,6 +28,7 @@ from nanoeuler.inference.window import ContextWindow, Drafts
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.transformer import Transformer
+from nanoeuler.system import provenance
 
 SETTINGS = {
     "greedy": GREEDY,

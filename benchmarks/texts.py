@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from nanoeuler.files import sha256_file, write_json
-from nanoeuler.provenance import cpu_name
+from nanoeuler.storage.files import sha256_file, write_json
+from nanoeuler.system.provenance import cpu_name
 
 
 def documents(path: Path) -> list[bytes]:

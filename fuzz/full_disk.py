@@ -27,7 +27,7 @@ from fuzz.faulty_files import Fault
 from fuzz.material import CONFIG, INPUTS, PARENTS
 from fuzz.table import markdown
 from nanoeuler.config.evaluation_settings import Evaluate
-from nanoeuler.folders import MARKER
+from nanoeuler.storage.folders import MARKER
 
 ERRORS = {errno.ENOSPC: 1, errno.EIO: 3}
 """An error, and of how many operations it fails one: a broken disk is tried at every third."""

@@ -124,7 +124,7 @@ def compile_by_module() -> None:
 
     To be called before a function is decorated. The rest has been compiled in the checkout.
     """
-    from nanoeuler.compiling import FolderStamp, folder_stamp
+    from nanoeuler.system.compiling import FolderStamp, folder_stamp
 
     checkout = ROOT / "nanoeuler/backend/cpu"
 

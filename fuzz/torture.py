@@ -29,7 +29,7 @@ from typing import Any
 from fuzz import material
 from fuzz.material import CONFIG, INPUTS, PARENTS, ROOT
 from fuzz.table import markdown
-from nanoeuler.files import canonical_json, sha256_file, sha256_text
+from nanoeuler.storage.files import canonical_json, sha256_file, sha256_text
 from nanoeuler.training.distributed.ranks import STOPPED_SECONDS
 from tests.evaluation.fabricated import fabricate
 

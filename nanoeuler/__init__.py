@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nanoeuler.api import load
+    from nanoeuler.inference.api import load
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "load"]
@@ -13,6 +13,6 @@ def __getattr__(name: str) -> Any:
     """`load`, when it is asked for: the command line starts without NumPy."""
     if name != "load":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from nanoeuler.api import load
+    from nanoeuler.inference.api import load
 
     return load

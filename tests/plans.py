@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from nanoeuler import planning
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.config import load
+from nanoeuler.planning import plan as planning
 
 ROOT = Path(__file__).resolve().parents[1]
 

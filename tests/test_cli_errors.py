@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nanoeuler.errors import UserError
-from nanoeuler.temporary import temporary_beside
+from nanoeuler.storage.temporary import temporary_beside
 from nanoeuler.training.lock import FolderLock
 
 CHECK = ["-m", "nanoeuler", "check", "--quick"]

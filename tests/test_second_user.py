@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from checkouts import ROOT
 
-from nanoeuler.files import sha256_file
+from nanoeuler.storage.files import sha256_file
 
 NOBODY = 65534
 MODEL = ROOT / "models" / "stories"

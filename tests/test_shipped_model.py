@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nanoeuler import api
 from nanoeuler.evaluation.report.formats import short_count
+from nanoeuler.inference import api
 from nanoeuler.model.spec import parameter_count
 
 FOLDER = Path(__file__).resolve().parents[1] / "models" / "stories"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from fuzz.campaigns.base import BrokenPromise, Campaign, command
 from fuzz.mutation import Mutator, to_json
-from nanoeuler import api
 from nanoeuler.errors import UserError
+from nanoeuler.inference import api
 
 SPARSE = 60_000_000  # bytes, most of which take no room on the disk
 

@@ -16,7 +16,7 @@ from nanoeuler.corpus import fineweb
 from nanoeuler.corpus.download import Source, download, note_path, partial_path
 from nanoeuler.corpus.page_filters import Filters
 from nanoeuler.corpus.remote_file import Patience
-from nanoeuler.files import write_json
+from nanoeuler.storage.files import write_json
 
 PATIENCE = Patience(attempts=2, first_pause=0.01, silence=0.3)
 OTHER = bytes(random.Random(2).randrange(256) for _ in range(40_000))

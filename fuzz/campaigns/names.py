@@ -14,8 +14,8 @@ from fuzz.campaigns.base import BrokenPromise, Campaign
 from fuzz.material import ROOT, environment
 from fuzz.mutation import Mutator
 from nanoeuler.errors import UserError
-from nanoeuler.own_folder import choose_name
-from nanoeuler.own_run import SIZES, Choice, Text, make_config, write_config
+from nanoeuler.planning.own_folder import choose_name
+from nanoeuler.planning.own_run import SIZES, Choice, Text, make_config, write_config
 
 PIECES = (
     *("$(touch HIT)", "`touch HIT`", "; touch HIT;", "' touch HIT '", '" touch HIT "', "\\", "\\n"),

@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
-from nanoeuler import provenance
 from nanoeuler.backend.programs import Feed, HostRing, Program
 from nanoeuler.backend.records import (
     AdamWConstants,
@@ -46,6 +45,7 @@ from nanoeuler.backend.records import (
     RmsNorm,
     RopeTable,
 )
+from nanoeuler.system import provenance
 
 if TYPE_CHECKING:
     from typing import Self

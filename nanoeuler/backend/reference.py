@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from nanoeuler import provenance
 from nanoeuler.backend.capabilities import LEAST_REPEATED, MOST_REPEATED, NOT_KEPT
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import (
@@ -27,7 +26,8 @@ from nanoeuler.backend.records import (
     RmsNorm,
     RopeTable,
 )
-from nanoeuler.cores import threads_asked
+from nanoeuler.system import provenance
+from nanoeuler.system.cores import threads_asked
 
 Array = np.ndarray
 

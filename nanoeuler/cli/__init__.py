@@ -34,10 +34,10 @@ from nanoeuler.cli import (
 from nanoeuler.cli.greeting import greeting
 from nanoeuler.cli.parser import Parser, UsageError
 from nanoeuler.errors import UserError
-from nanoeuler.files import explain_os_errors
-from nanoeuler.processes import LEFT_ALONE, end_with_starter
-from nanoeuler.remaining import WholeRun
-from nanoeuler.timing import Timing
+from nanoeuler.planning.remaining import WholeRun
+from nanoeuler.storage.files import explain_os_errors
+from nanoeuler.storage.timing import Timing
+from nanoeuler.system.processes import LEFT_ALONE, end_with_starter
 
 START = (
     ("nanoeuler train my-novel.txt", "from a text to a model, a report and a chat"),

@@ -21,7 +21,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
 
 
 def run_accept(options: argparse.Namespace) -> None:
-    from nanoeuler.accepting import accept
+    from nanoeuler.interchange.accepting import accept
 
     changed = accept(options.path)
     names = ", ".join(map(str, changed)) or "nothing was changed"

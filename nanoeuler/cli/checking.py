@@ -77,10 +77,10 @@ def register(subparsers: argparse._SubParsersAction) -> None:
 
 
 def run_check(options: argparse.Namespace) -> None:
-    from nanoeuler.files import require_place, write_json
-    from nanoeuler.integrity import seal
     from nanoeuler.model.checks.comparison import TOLERANCE
     from nanoeuler.model.checks.model_gradients import check_all
+    from nanoeuler.storage.files import require_place, write_json
+    from nanoeuler.storage.integrity import seal
     from nanoeuler.training.start_check import (
         engine_name,
         keep,

@@ -191,8 +191,8 @@ def seconds(text: str) -> int:
 def run_evaluate(options: argparse.Namespace) -> None:
     from nanoeuler.config import load
     from nanoeuler.evaluation.evaluate import Material, evaluate
-    from nanoeuler.files import atomic_write, write_json
-    from nanoeuler.integrity import seal
+    from nanoeuler.storage.files import atomic_write, write_json
+    from nanoeuler.storage.integrity import seal
 
     material = Material(
         options.tokens, options.questions, options.instructions, tuple(options.tasks)
@@ -215,7 +215,7 @@ def run_evaluate(options: argparse.Namespace) -> None:
 def run_compare(options: argparse.Namespace) -> None:
     from nanoeuler.evaluation.comparison import compare, read_evaluations, scores
     from nanoeuler.evaluation.runs import evaluation_files
-    from nanoeuler.files import atomic_write
+    from nanoeuler.storage.files import atomic_write
 
     evaluations = read_evaluations(evaluation_files(options.evaluations))
     table = compare(evaluations)
@@ -266,7 +266,7 @@ def run_report(options: argparse.Namespace) -> None:
     from nanoeuler.evaluation.report.page import page
     from nanoeuler.evaluation.report.side_by_side import name_runs, side_by_side
     from nanoeuler.evaluation.report.summary import summarise
-    from nanoeuler.files import atomic_write, write_json
+    from nanoeuler.storage.files import atomic_write, write_json
 
     folders = report_folders(options)
     output = options.output or folders[0] / "report.html"

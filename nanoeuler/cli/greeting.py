@@ -9,7 +9,7 @@ from nanoeuler import __version__
 from nanoeuler.shipped import find
 
 if TYPE_CHECKING:
-    from nanoeuler.evaluation.whereabouts import Whereabouts
+    from nanoeuler.planning.whereabouts import Whereabouts
 
 RESULTS = Path("results")
 SMALL_MODEL = "models/stories"
@@ -20,9 +20,9 @@ SHOWN = 8
 
 def greeting() -> str:
     """The runs in ./results, and the commands to go on with, as they must be typed here."""
-    from nanoeuler.config.next_steps import command
-    from nanoeuler.evaluation.whereabouts import whereabouts
     from nanoeuler.log import printable
+    from nanoeuler.planning.whereabouts import whereabouts
+    from nanoeuler.workflow.next_steps import command
 
     runs, ours = whereabouts(RESULTS), command()
     lines = [f"nanoeuler {__version__} trains a language model from scratch, and talks to it."]

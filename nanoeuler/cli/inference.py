@@ -94,7 +94,7 @@ def sampling_options(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def run_generate(options: argparse.Namespace) -> None:
-    from nanoeuler import api
+    from nanoeuler.inference import api
     from nanoeuler.inference.sampling import Sampling, at_least_one
 
     max_tokens = at_least_one(api.MAX_TOKENS if options.max_tokens is None else options.max_tokens)
@@ -182,7 +182,7 @@ def decoded(content: bytes, name: str) -> str:
 
 
 def run_chat(options: argparse.Namespace) -> None:
-    from nanoeuler import api
+    from nanoeuler.inference import api
     from nanoeuler.inference.chat import Chat
     from nanoeuler.inference.conversation import Conversation
     from nanoeuler.inference.sampling import Sampling

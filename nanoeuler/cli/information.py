@@ -158,10 +158,10 @@ def describe_memory(
 ) -> dict[str, Any]:
     """Bytes of training on micro-batches of `rows` × `length` tokens, and of a KV cache; and the
     rows of a micro-batch that the memory of `holder` holds."""
-    from nanoeuler.config.machine import memory_megabytes
     from nanoeuler.model.buffers import rows_within, training_pass_bytes
     from nanoeuler.model.families import make_blocks
     from nanoeuler.model.spec import storage_elements, tensor_table
+    from nanoeuler.workflow.machine import memory_megabytes
 
     buffer = 4 * storage_elements(tensor_table(config))
     for block in make_blocks(config):
@@ -229,8 +229,8 @@ def print_presets() -> None:
 
 def describe_machine(backend: "Backend", why: str) -> dict[str, Any]:
     """The engine and why it was chosen, its GPU if any, and this machine with its packages."""
-    from nanoeuler import provenance
-    from nanoeuler.config.machine import memory_megabytes
+    from nanoeuler.system import provenance
+    from nanoeuler.workflow.machine import memory_megabytes
 
     found, device = provenance.collect(), backend.device
     gpu = device and {"name": device.name, "memory": device.memory, "free": device.free_memory}

@@ -58,9 +58,9 @@ def register(subparsers: argparse._SubParsersAction) -> None:
 
 
 def run_train(options: argparse.Namespace) -> int:
-    from nanoeuler.names import FORM_OF_NAME, is_name
-    from nanoeuler.own_folder import choose_name, command_line
-    from nanoeuler.own_run import together
+    from nanoeuler.planning.own_folder import choose_name, command_line
+    from nanoeuler.planning.own_run import together
+    from nanoeuler.storage.names import FORM_OF_NAME, is_name
 
     if not 1 <= options.minutes <= MOST_MINUTES:
         raise UserError(
@@ -92,8 +92,10 @@ def prepare(
     start: Path | None = None,
 ) -> None:
     """Write the configuration that `request` asks for, unless it is there already."""
-    from nanoeuler import continued_run, little_text, log, own_run
-    from nanoeuler.own_folder import asks, belongs, command_line, name_of
+    from nanoeuler import log
+    from nanoeuler.corpus import little_text
+    from nanoeuler.planning import continued_run, own_run
+    from nanoeuler.planning.own_folder import asks, belongs, command_line, name_of
 
     first_line = f"# {request}"
     if config_file.is_file() and asks(config_file) == first_line:
@@ -139,8 +141,8 @@ def show_results(config_file: Path) -> int:
     """Say where everything is, and open a chat where a person sits at a terminal."""
     from nanoeuler import log
     from nanoeuler.config import load
-    from nanoeuler.config.next_steps import next_steps
     from nanoeuler.config.paths import Paths
+    from nanoeuler.workflow.next_steps import next_steps
 
     config = load(config_file)
     log.tell(next_steps(config), sys.stdout)

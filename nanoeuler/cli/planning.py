@@ -70,10 +70,12 @@ def register(subparsers: argparse._SubParsersAction) -> None:
 
 
 def run_plan(options: argparse.Namespace) -> int:
-    from nanoeuler import log, planned_speed, planning
+    from nanoeuler import log
     from nanoeuler.backend import make_backend
     from nanoeuler.config import load
-    from nanoeuler.plan_text import describe
+    from nanoeuler.planning import plan as planning
+    from nanoeuler.planning import speed as planned_speed
+    from nanoeuler.planning.text import describe
 
     source = options.config if options.file is None else options.file
     config = load(source)
@@ -126,8 +128,8 @@ def plan_cluster(config: dict[str, Any]) -> tuple[list[str], list[str]]:
 
     Raises `UserError` where no cluster answers.
     """
-    from nanoeuler.config.cluster import ask_accounts, ask_cluster, describe_job, obstacles
-    from nanoeuler.config.machine import cluster_jobs
+    from nanoeuler.workflow.cluster import ask_accounts, ask_cluster, describe_job, obstacles
+    from nanoeuler.workflow.machine import cluster_jobs
 
     cluster = ask_cluster()
     if not cluster:

@@ -103,7 +103,7 @@ def add_common(parser: argparse.ArgumentParser, stage: str, handler: Handler) ->
 
 def run_fit(options: argparse.Namespace) -> int:
     from nanoeuler.config import load
-    from nanoeuler.files import write_json
+    from nanoeuler.storage.files import write_json
     from nanoeuler.training.fit import check_fit
 
     given = options.tokenizer, options.instructions, options.preferences
@@ -190,8 +190,8 @@ def run(
 
     A stop by a signal ends with the status that shells expect.
     """
-    from nanoeuler.folders import require_ours
     from nanoeuler.lessons.candidate import explained
+    from nanoeuler.storage.folders import require_ours
     from nanoeuler.training.stopping import Stopped
 
     require_ours(options.output / "model")
@@ -244,8 +244,8 @@ def candidate_backend(options: argparse.Namespace, ranks: int) -> "Backend | Non
     Raises `UserError` for a folder that holds another run, which it would replace.
     """
     from nanoeuler.backend.reference import ReferenceBackend
-    from nanoeuler.files import read_lines
     from nanoeuler.lessons.candidate import read_candidate
+    from nanoeuler.storage.files import read_lines
 
     path, metrics = options.candidate, options.output / "metrics.jsonl"
     if path is None:

@@ -19,9 +19,9 @@ from typing import Any
 from nanoeuler import log
 from nanoeuler.cli.options import finish
 from nanoeuler.errors import UserError
-from nanoeuler.files import MOST_JSON, read_bounded
-from nanoeuler.processes import STARTER, own_identity
 from nanoeuler.shipped import HOME, find, find_snakefile
+from nanoeuler.storage.files import MOST_JSON, read_bounded
+from nanoeuler.system.processes import STARTER, own_identity
 
 STAGES = ("download", "pretrain", "sft", "sft_scratch", "dpo", "evaluate", "all")
 DEFAULT_CONFIG = Path("config/config.yaml")
@@ -61,7 +61,7 @@ def run_run(options: argparse.Namespace) -> int:
     status = run_snakemake([*arguments, *theirs])
     if status == 0 and stages in ([], ["all"]) and not theirs:
         from nanoeuler.config.loading import load_files
-        from nanoeuler.config.next_steps import next_steps
+        from nanoeuler.workflow.next_steps import next_steps
 
         log.tell(next_steps(load_files(files, {})), sys.stdout)
     return status
@@ -115,7 +115,7 @@ def run_snakemake(arguments: Sequence[str]) -> int:
 
     Returns the exit status. Snakemake says itself, by `config/endings.py`, how it ended.
     """
-    command = [sys.executable, "-m", "nanoeuler.config.endings"]
+    command = [sys.executable, "-m", "nanoeuler.workflow.endings"]
     command += ["--snakefile", str(find_snakefile()), *arguments]
     process: subprocess.Popen[bytes] | None = None
     received: list[int] = []
@@ -141,7 +141,7 @@ def run_snakemake(arguments: Sequence[str]) -> int:
         signal.signal(number, handler)
     if status == -signal.SIGINT:  # so early that Snakemake could not say it
         # imported here because it takes as long as to import all other commands
-        from nanoeuler.config.endings import INTERRUPTED
+        from nanoeuler.workflow.endings import INTERRUPTED
 
         log.tell(INTERRUPTED, sys.stderr)
     if received and status:

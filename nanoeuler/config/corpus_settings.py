@@ -12,7 +12,7 @@ from nanoeuler.config.section import (
     section,
     subsection,
 )
-from nanoeuler.names import Name
+from nanoeuler.storage.names import Name
 
 Deduplication = Literal["near", "exact", "none"]
 

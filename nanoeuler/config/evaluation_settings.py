@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from annotated_types import MinLen
 
 from nanoeuler.config.section import Section, key, section
-from nanoeuler.names import Name
+from nanoeuler.storage.names import Name
 
 TaskKind = Literal[
     "hellaswag", "arc_easy", "arc_challenge", "piqa", "winogrande", "blimp", "lambada", None

@@ -10,8 +10,8 @@ from nanoeuler.config.section import Section
 from nanoeuler.config.settings import Configuration
 from nanoeuler.config.sources import Sources
 from nanoeuler.errors import UserError
-from nanoeuler.files import parse_json, read_text
-from nanoeuler.shape import Place, checker, describe, fields_of
+from nanoeuler.storage.files import parse_json, read_text
+from nanoeuler.storage.shape import Place, checker, describe, fields_of
 
 LARGEST_INLINE = 100_000_000
 """Bytes of a file that holds such JSON."""

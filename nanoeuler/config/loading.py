@@ -14,10 +14,10 @@ from nanoeuler.config.validation import check, locate
 from nanoeuler.config.yaml_file import Key, read_keys, read_yaml
 from nanoeuler.corpus.own_text import TextSource, find_files
 from nanoeuler.errors import LONGEST_PATH, UserError, brief
-from nanoeuler.files import parse_json
 from nanoeuler.model.config import ModelConfig, is_whole_number
 from nanoeuler.model.depth import check_growth
-from nanoeuler.names import FORM_OF_NAME, is_name
+from nanoeuler.storage.files import parse_json
+from nanoeuler.storage.names import FORM_OF_NAME, is_name
 
 Config = dict[str, Any]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from nanoeuler.corpus.own_text import TextSource, find_files, slug
 from nanoeuler.corpus.text_files import Reading
-from nanoeuler.files import MOST_JSON, atomic_write, canonical_json, read_bounded
+from nanoeuler.storage.files import MOST_JSON, atomic_write, canonical_json, read_bounded
 
 ONE_JOB = 16e9
 """Bytes of web pages that one job cleans and encodes. More is shared out in groups of shards."""

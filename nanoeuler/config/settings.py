@@ -19,7 +19,7 @@ from nanoeuler.config.section import (
     section,
     subsection,
 )
-from nanoeuler.names import Name
+from nanoeuler.storage.names import Name
 
 Keep = Literal["final", "best"]
 

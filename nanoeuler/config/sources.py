@@ -3,7 +3,7 @@
 from typing import Literal
 
 from nanoeuler.config.section import Reruns, Section, key, section
-from nanoeuler.names import Name
+from nanoeuler.storage.names import Name
 
 
 @section

@@ -12,7 +12,7 @@ import nanoeuler
 from nanoeuler.config.section import Reruns, Section, default_of, section_type
 from nanoeuler.config.settings import Configuration
 from nanoeuler.config.sources import Sources
-from nanoeuler.files import atomic_write, canonical_json, sha256_text
+from nanoeuler.storage.files import atomic_write, canonical_json, sha256_text
 
 Config = Mapping[str, Any]
 
@@ -32,7 +32,7 @@ WHOLE_RUN = (
     *("run", "seed", "device", "gpus", "max_hours", "data_dir", "results_dir", "sample"),
     *("corpus", "tokenizer", "model", "pretrain", "sft", "dpo", "evaluate", "sources"),
 )
-CHECKED_CODE = ("model", "backend", "training", "compiling.py")
+CHECKED_CODE = ("model", "backend", "training", "system/compiling.py")
 """Parts of the package that decide what a stage computes, for `code_fingerprint`."""
 
 CHECKED_SETTINGS = (

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from nanoeuler.config.yaml_file import Key, Written
 from nanoeuler.errors import UserError
-from nanoeuler.model.config import LARGEST_FLOAT, LARGEST_NUMBER, is_huge
+from nanoeuler.storage.shape import LARGEST_COUNT, LARGEST_FLOAT, is_huge
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -38,7 +38,7 @@ def check(value: Any, section: type, locations: Mapping[Key, str], source: str) 
     value = fill_defaults(coerce(value, schema), schema)
     if too_large := next(huge_numbers(value), None):
         number = functools.reduce(operator.getitem, too_large, value)
-        limit = LARGEST_FLOAT if isinstance(number, float) else LARGEST_NUMBER
+        limit = LARGEST_FLOAT if isinstance(number, float) else LARGEST_COUNT
         raise UserError(
             f"{locate(too_large, locations, source)}: {dotted(too_large)} is beyond {limit:g}, "
             "which no such number here may be; lower it"

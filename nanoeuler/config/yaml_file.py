@@ -14,7 +14,7 @@ from typing import IO, Any
 import yaml
 
 from nanoeuler.errors import UserError
-from nanoeuler.files import read_text
+from nanoeuler.storage.files import read_text
 
 Key = tuple[str | int, ...]
 """The way to a value, such as ("sft", "epochs")."""

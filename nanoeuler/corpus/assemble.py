@@ -29,9 +29,9 @@ from nanoeuler.corpus.document_sources import Source
 from nanoeuler.corpus.split import check_share
 from nanoeuler.corpus.survey import COPY, HELD_OUT, NEAR_COPY, QUOTING, TRAIN, Part, Survey
 from nanoeuler.errors import UserError
-from nanoeuler.files import canonical_json, read_json, sha256_file, sha256_text, write_json
-from nanoeuler.folders import atomic_folder, require_ours
-from nanoeuler.temporary import sweep
+from nanoeuler.storage.files import canonical_json, read_json, sha256_file, sha256_text, write_json
+from nanoeuler.storage.folders import atomic_folder, require_ours
+from nanoeuler.storage.temporary import sweep
 
 SPLITS = ("train", "validation")
 NOTHING = Cleaning()

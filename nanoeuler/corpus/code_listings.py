@@ -9,11 +9,11 @@ import unicodedata
 
 import numpy as np
 
-from nanoeuler.compiling import compiled
 from nanoeuler.corpus.batches import Batch
 from nanoeuler.corpus.minhash import sign
 from nanoeuler.corpus.unicode_forms import comparable
 from nanoeuler.corpus.word_hashes import hash_words
+from nanoeuler.system.compiling import compiled
 
 WORDS_OF_A_SYMBOL = 16  # at most, on average, in a document that counts as code
 OPERATORS = "!#$%&*+-./:<=>?@\\^|~"

@@ -24,10 +24,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nanoeuler.compiling import compiled
 from nanoeuler.corpus.batches import Batch
 from nanoeuler.corpus.word_hashes import finalise
 from nanoeuler.errors import UserError
+from nanoeuler.system.compiling import compiled
 
 GRAM = 13  # words (Brown et al. 2020, appendix C)
 FREQUENT = 10  # training documents

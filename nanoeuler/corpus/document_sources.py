@@ -27,7 +27,7 @@ from nanoeuler.corpus.split import position, title_key
 from nanoeuler.corpus.text_files import USUAL, Reading, read_parts
 from nanoeuler.corpus.unicode_forms import comparable
 from nanoeuler.errors import UserError
-from nanoeuler.files import explain_os_errors, read_json
+from nanoeuler.storage.files import explain_os_errors, read_json
 
 GUTENBERG, FINEWEB = "gutenberg", "fineweb"
 OWN_TEXT = "own_text"

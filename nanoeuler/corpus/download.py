@@ -21,7 +21,7 @@ from nanoeuler.corpus.addresses import resolve, shown
 from nanoeuler.corpus.limits import LARGEST_DOWNLOAD
 from nanoeuler.corpus.remote_file import Patience, RemoteFile, StartOver
 from nanoeuler.errors import UserError
-from nanoeuler.files import (
+from nanoeuler.storage.files import (
     MOST_NOTE,
     explain_os_errors,
     read_json,
@@ -30,8 +30,8 @@ from nanoeuler.files import (
     sync,
     write_json,
 )
-from nanoeuler.locks import lock_file
-from nanoeuler.shape import check_shape
+from nanoeuler.storage.locks import lock_file
+from nanoeuler.storage.shape import check_shape
 
 TRIES_OF_A_DAMAGED_FILE = 2
 

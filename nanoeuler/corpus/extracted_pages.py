@@ -15,7 +15,7 @@ import numpy as np
 
 from nanoeuler.corpus.batches import Batch
 from nanoeuler.errors import UserError
-from nanoeuler.files import read_bounded
+from nanoeuler.storage.files import read_bounded
 
 PAGE = np.dtype([("end", "<u8"), ("sha256", "V32")])
 

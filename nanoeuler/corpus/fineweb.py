@@ -31,7 +31,7 @@ from nanoeuler.corpus.parquet_pages import Damaged, NothingLeft, Parquet, write_
 from nanoeuler.corpus.parquet_ranges import RowGroup, SparseCopy
 from nanoeuler.corpus.remote_file import Patience, StartOver
 from nanoeuler.errors import UserError
-from nanoeuler.files import explain_os_errors, sha256_file, write_json
+from nanoeuler.storage.files import explain_os_errors, sha256_file, write_json
 
 
 def extract(

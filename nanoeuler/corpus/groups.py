@@ -35,8 +35,8 @@ from nanoeuler.corpus.near_duplicates import find_near_copies
 from nanoeuler.corpus.split import check_share
 from nanoeuler.corpus.survey import HELD_OUT, NEAR_COPY, TRAIN, Survey
 from nanoeuler.errors import UserError
-from nanoeuler.files import atomic_write, explain_os_errors, link, read_json, write_json
-from nanoeuler.folders import atomic_folder
+from nanoeuler.storage.files import atomic_write, explain_os_errors, link, read_json, write_json
+from nanoeuler.storage.folders import atomic_folder
 
 
 def steps_of(corpus: Path) -> Path:

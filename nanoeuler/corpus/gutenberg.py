@@ -23,7 +23,7 @@ from nanoeuler.corpus.gutenberg_borders import TITLE, Cut, find_cuts
 from nanoeuler.corpus.gutenberg_credits import strip_credits, trim
 from nanoeuler.corpus.limits import LARGEST_BOOK
 from nanoeuler.errors import UserError
-from nanoeuler.files import atomic_write, read_bounded, write_json
+from nanoeuler.storage.files import atomic_write, read_bounded, write_json
 
 HEADER = 60_000  # characters: no header, small print included, is longer
 

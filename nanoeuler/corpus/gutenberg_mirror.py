@@ -18,7 +18,7 @@ from nanoeuler.corpus.gutenberg_borders import ENDS, LICENCE_START, START
 from nanoeuler.corpus.limits import LARGEST_BOOK
 from nanoeuler.corpus.remote_file import NotThere, Patience, TooLarge
 from nanoeuler.errors import UserError
-from nanoeuler.files import read_bounded
+from nanoeuler.storage.files import read_bounded
 
 NUMBER = re.compile(r"\be-?(?:book|text)\s*(?:no\.?\s*)?#\s*(\d+)", re.IGNORECASE)
 SHORTEST_UNMARKED = (

@@ -1,6 +1,6 @@
 """One connection at a time to a host, with a pause between two, across all processes of a machine.
 
-Each host has a lock of `nanoeuler.locks`, which a process holds while it talks to the host. The
+Each host has a lock of `storage.locks`, which a process holds while it talks to the host. The
 modification time of the lock's file is the earliest moment at which the host may be asked again.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
-from nanoeuler.locks import lock_file, lock_path
+from nanoeuler.storage.locks import lock_file, lock_path
 
 LONGEST_WAIT = 600.0  # seconds; a moment further ahead means that the clock was changed
 

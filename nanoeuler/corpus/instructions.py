@@ -41,9 +41,9 @@ from nanoeuler.corpus.record_fields import (
 from nanoeuler.corpus.record_files import read_records
 from nanoeuler.corpus.remote_file import Patience
 from nanoeuler.errors import UserError
-from nanoeuler.files import canonical_json, sha256_text, write_json
-from nanoeuler.folders import atomic_folder, require_ours
-from nanoeuler.record_folder import prompt_key
+from nanoeuler.storage.files import canonical_json, sha256_text, write_json
+from nanoeuler.storage.folders import atomic_folder, require_ours
+from nanoeuler.storage.record_folder import prompt_key
 
 READ = {*READ_OF_ALL, "output", "response"}
 WANTED = "the texts instruction, output and, if there is one, input, or with a list messages"

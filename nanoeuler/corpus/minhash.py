@@ -9,8 +9,8 @@ shingle (Broder 1997; Li and König 2010, "b-bit minwise hashing").
 
 import numpy as np
 
-from nanoeuler.compiling import compiled
 from nanoeuler.corpus.word_hashes import finalise
+from nanoeuler.system.compiling import compiled
 
 SHINGLE = 5  # words; a shorter document is one shingle
 HASHES = 128

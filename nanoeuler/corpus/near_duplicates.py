@@ -13,9 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from nanoeuler.compiling import compiled
 from nanoeuler.corpus.minhash import CHANCE, HASHES
 from nanoeuler.corpus.word_hashes import SEED, finalise, mix
+from nanoeuler.system.compiling import compiled
 
 FOUND = 0.99  # share of the pairs at the threshold that agree in a band
 LONGEST_WALK = 256  # documents of one band that are compared: the latest, for pages of a template

@@ -23,7 +23,7 @@ from nanoeuler.corpus.limits import LARGEST_FOOTER
 from nanoeuler.corpus.page_checksums import BadPage, check_pages
 from nanoeuler.corpus.remote_file import RemoteFile, StartOver
 from nanoeuler.errors import UserError
-from nanoeuler.files import read_text, write_json
+from nanoeuler.storage.files import read_text, write_json
 
 MAGIC = b"PAR1"
 TAIL = 8  # bytes: the footer's length (little-endian, 4 bytes) and the magic

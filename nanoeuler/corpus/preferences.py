@@ -36,7 +36,7 @@ from nanoeuler.corpus.record_fields import (
     read_input,
 )
 from nanoeuler.corpus.remote_file import Patience
-from nanoeuler.folders import require_ours
+from nanoeuler.storage.folders import require_ours
 
 Pair = dict[str, Any]
 """instruction, input, chosen, rejected and, for a conversation, `earlier`: the turns before."""

@@ -19,7 +19,7 @@ from nanoeuler.corpus.json_records import read_json_records
 from nanoeuler.corpus.record_fields import NO_PLACE, is_given
 from nanoeuler.corpus.remote_file import Patience
 from nanoeuler.errors import UserError
-from nanoeuler.files import atomic_write
+from nanoeuler.storage.files import atomic_write
 
 PROMPTS = ("context", "system", "system_prompt", "history", "messages", "conversations", *NO_PLACE)
 

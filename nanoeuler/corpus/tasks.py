@@ -32,8 +32,8 @@ from nanoeuler.corpus.json_records import (
 from nanoeuler.corpus.remote_file import Patience
 from nanoeuler.corpus.task_layouts import LAYOUTS, BadItem, Item, read_item
 from nanoeuler.errors import UserError
-from nanoeuler.files import sha256_text, write_json
-from nanoeuler.folders import atomic_folder, require_ours
+from nanoeuler.storage.files import sha256_text, write_json
+from nanoeuler.storage.folders import atomic_folder, require_ours
 
 TOLD = 5  # bad records named in the log
 LABELS = "-labels.lst"

@@ -30,9 +30,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nanoeuler.compiling import compiled
 from nanoeuler.corpus.batches import Batch
 from nanoeuler.corpus.unicode_forms import FORMATS
+from nanoeuler.system.compiling import compiled
 
 TABLE = 0x2FA20  # code points with an entry of their own: to the last that has a decomposition
 TAGS = 0xE0000  # the first tags and private code points; from TABLE to here: Chinese characters

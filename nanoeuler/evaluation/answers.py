@@ -13,7 +13,7 @@ from typing import Any
 
 from nanoeuler.errors import UserError
 from nanoeuler.evaluation.replies import Reply, describe_replies
-from nanoeuler.record_folder import RecordFolder, read_json_lines
+from nanoeuler.storage.record_folder import RecordFolder, read_json_lines
 
 MINIMUM_OF_A_KIND = 10
 """With fewer questions of a kind its commonest answer is chance, and no baseline."""

@@ -13,8 +13,8 @@ from nanoeuler.evaluation.report.rendering import render
 from nanoeuler.evaluation.report.scores import Row, score_rows
 from nanoeuler.evaluation.report.summary import summarise_gradients
 from nanoeuler.evaluation.report.training import FACTS, facts
-from nanoeuler.licences import forced_licence
 from nanoeuler.log import counted, printable
+from nanoeuler.model.licences import forced_licence
 
 ENGLISH = {"gutenberg", "fineweb"}
 """The sources whose language is known; that of somebody's own text is not."""

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from nanoeuler.evaluation import shapes
-from nanoeuler.files import read_json
-from nanoeuler.integrity import Origin, check_seal
-from nanoeuler.shape import check_shape
+from nanoeuler.storage.files import read_json
+from nanoeuler.storage.integrity import Origin, check_seal
+from nanoeuler.storage.shape import check_shape
 
 Evaluation = Mapping[str, Any]
 EVALUATION = Origin("`nanoeuler evaluate`", "delete it, or let `nanoeuler evaluate` write it again")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nanoeuler import api, log, provenance
+from nanoeuler import log
 from nanoeuler.errors import UserError
 from nanoeuler.evaluation import reading, trajectory
 from nanoeuler.evaluation.answers import (
@@ -32,10 +32,12 @@ from nanoeuler.evaluation.replies import (
     reply_to_instructions,
 )
 from nanoeuler.evaluation.tasks import Task, read_task, score_task
+from nanoeuler.inference import api
 from nanoeuler.inference.sampling import GREEDY, Sampling
 from nanoeuler.model.likelihood import Share, bits_per_byte
 from nanoeuler.model.spec import parameter_count
-from nanoeuler.record_folder import RecordFolder
+from nanoeuler.storage.record_folder import RecordFolder
+from nanoeuler.system import provenance
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.shards import TokenStore
 from nanoeuler.training.distributed.group import ALONE, Group

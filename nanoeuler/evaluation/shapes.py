@@ -5,7 +5,7 @@ A shape has the keys that they use. A key that older versions did not write is N
 
 from typing import Annotated, NotRequired, Required, TypedDict
 
-from nanoeuler.shape import Amount, Count, Measured, Number, Pair, Positive
+from nanoeuler.storage.shape import Amount, Count, Measured, Number, Pair, Positive
 
 
 class Provenance(TypedDict, total=False):

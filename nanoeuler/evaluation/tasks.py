@@ -21,12 +21,12 @@ from typing import Any, TypedDict
 import numpy as np
 
 from nanoeuler import log
-from nanoeuler.api import LanguageModel
 from nanoeuler.errors import UserError
 from nanoeuler.evaluation.continuations import Pair, encode, log_likelihoods
-from nanoeuler.files import read_json, read_lines
-from nanoeuler.integrity import Origin, check_file
+from nanoeuler.inference.api import LanguageModel
 from nanoeuler.model.likelihood import Share, in_order
+from nanoeuler.storage.files import read_json, read_lines
+from nanoeuler.storage.integrity import Origin, check_file
 
 QUOTED = {
     "hellaswag": "acc_norm",

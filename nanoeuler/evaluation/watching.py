@@ -13,8 +13,8 @@ from nanoeuler.evaluation.report.formats import decimals
 from nanoeuler.evaluation.report.gather import Run, gather, kept_configuration
 from nanoeuler.evaluation.report.page import page
 from nanoeuler.evaluation.runs import is_run, state
-from nanoeuler.files import atomic_write
 from nanoeuler.model.files import CONFIG
+from nanoeuler.storage.files import atomic_write
 
 
 def watch(folder: Path, output: Path, seconds: int) -> None:

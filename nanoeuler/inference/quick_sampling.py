@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from nanoeuler.compiling import compiled
+from nanoeuler.system.compiling import compiled
 
 UNDECIDED = -1
 """Stands for the token of a row that is left to `sampling.draw`."""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nanoeuler.errors import UserError
-from nanoeuler.folders import atomic_folder
 from nanoeuler.inference.sampling import Sampling
 from nanoeuler.interchange.plain_model import PlainModel, cast, plain_model
 from nanoeuler.model import gpt2
@@ -18,6 +17,7 @@ from nanoeuler.model.config import ModelConfig, round_up
 from nanoeuler.model.files import SavedModel
 from nanoeuler.model.spec import tensor_table
 from nanoeuler.model.template import TEMPLATES, chat_template, split_prompt
+from nanoeuler.storage.folders import atomic_folder
 from nanoeuler.tokenizer import tokenizer_json
 from nanoeuler.tokenizer.vocabulary import Vocabulary
 

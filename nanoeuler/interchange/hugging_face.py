@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from nanoeuler.files import sync, write_json
-from nanoeuler.folders import atomic_folder
 from nanoeuler.interchange.plain_model import DTYPES, PlainModel, cast, plain_model
 from nanoeuler.model.companions import write_companions
 from nanoeuler.model.files import CONFIG, TOKENIZER, WEIGHTS, SavedModel, transformers_keys
+from nanoeuler.storage.files import sync, write_json
+from nanoeuler.storage.folders import atomic_folder
 from nanoeuler.tokenizer import tokenizer_json
 
 

@@ -16,7 +16,6 @@ from safetensors import SafetensorError, safe_open
 from nanoeuler import log
 from nanoeuler.config.yaml_file import front_matter
 from nanoeuler.errors import UserError, brief
-from nanoeuler.files import read_bounded, read_json, sha256_file, sha256_text
 from nanoeuler.interchange.exporting import require_new
 from nanoeuler.model.companions import CARD, TOKENIZER_CONFIG
 from nanoeuler.model.config import ModelConfig
@@ -24,6 +23,7 @@ from nanoeuler.model.files import CONFIG, MOST_CONFIG, TOKENIZER, WEIGHTS, Saved
 from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.template import TEMPLATES, chat_template
 from nanoeuler.model.weights_file import TYPES, read_header, read_values, require_size
+from nanoeuler.storage.files import read_bounded, read_json, sha256_file, sha256_text
 from nanoeuler.tokenizer import gpt2_files
 from nanoeuler.tokenizer.gpt2_files import HUGGING_FACE
 from nanoeuler.tokenizer.huggingface_encoder import HuggingFaceEncoder

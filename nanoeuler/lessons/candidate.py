@@ -22,8 +22,8 @@ import numpy as np
 
 from nanoeuler import log
 from nanoeuler.errors import UserError
-from nanoeuler.files import read_text, sha256_text
 from nanoeuler.lessons.trials import TRIALS, Call, Trial
+from nanoeuler.storage.files import read_text, sha256_text
 
 SECONDS = 10
 """The longest that the file, or a call of its functions, may take."""

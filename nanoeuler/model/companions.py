@@ -10,11 +10,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from nanoeuler.files import atomic_write, write_json
-from nanoeuler.licences import forced_licence
 from nanoeuler.log import printable
+from nanoeuler.model.licences import forced_licence
 from nanoeuler.model.spec import parameter_count
 from nanoeuler.model.template import TEMPLATES, chat_template
+from nanoeuler.storage.files import atomic_write, write_json
 from nanoeuler.tokenizer.vocabulary import Vocabulary
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nanoeuler.errors import UserError, brief
+from nanoeuler.storage.shape import LARGEST_COUNT
 
 PRESETS: dict[str, dict[str, Any]] = {
     "small": {
@@ -83,12 +84,6 @@ LARGEST = {
 }
 """Counts, which are at least 1, and the largest that a model may have. No machine holds a model
 that comes near; without an end, a mistyped number would lay out tensors until memory is full."""
-LARGEST_NUMBER = 1e15
-"""No number of a model is above it, and no whole number of a configuration: what is computed from
-them stays finite."""
-LARGEST_FLOAT = 1e38
-"""The same for other numbers, such as a norm to clip at: float32 ends there."""
-
 QK_NORMS = ("none", "rms", "weighted")
 
 FAMILIES = ("llama", "gpt2")
@@ -96,11 +91,6 @@ FAMILIES = ("llama", "gpt2")
 VARIANTS: dict[str, Any] = {"qk_norm": "none", "family": "llama"}
 """Fields that were added later, and their defaults. A configuration that leaves them alone writes
 the same `to_dict` as before, so that fingerprints of earlier runs hold."""
-
-
-def is_huge(value: int | float) -> bool:
-    """Whether a number is too large to compute with."""
-    return abs(value) > (LARGEST_FLOAT if isinstance(value, float) else LARGEST_NUMBER)
 
 
 @dataclass(frozen=True)
@@ -262,7 +252,7 @@ def is_whole_number(value: Any) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    return (is_whole_number(value) or isinstance(value, float)) and abs(value) <= LARGEST_NUMBER
+    return (is_whole_number(value) or isinstance(value, float)) and abs(value) <= LARGEST_COUNT
 
 
 def is_list_of_numbers(value: Any) -> bool:
@@ -271,10 +261,10 @@ def is_list_of_numbers(value: Any) -> bool:
 
 TYPES: dict[Any, tuple[str, Callable[[Any], bool]]] = {
     int: ("a whole number", is_whole_number),
-    float: (f"a number of at most {LARGEST_NUMBER:g}", is_number),
+    float: (f"a number of at most {LARGEST_COUNT:g}", is_number),
     bool: ("true or false", lambda value: isinstance(value, bool)),
     str: ("a word", lambda value: isinstance(value, str)),
-    tuple[float, ...]: (f"a list of numbers of at most {LARGEST_NUMBER:g}", is_list_of_numbers),
+    tuple[float, ...]: (f"a list of numbers of at most {LARGEST_COUNT:g}", is_list_of_numbers),
 }
 """The type of a field → its name in a sentence, and whether a value has it."""
 

@@ -20,14 +20,14 @@ import numpy as np
 
 from nanoeuler import log
 from nanoeuler.errors import UserError, brief
-from nanoeuler.files import link_or_copy, read_json, sha256_file, write_json
-from nanoeuler.folders import atomic_folder
-from nanoeuler.integrity import Origin, check_file, check_seal, seal
 from nanoeuler.model.companions import COMPANIONS, write_companions
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.template import TEMPLATES
 from nanoeuler.model.weights_file import load_parameters, save_parameters
 from nanoeuler.shipped import find
+from nanoeuler.storage.files import link_or_copy, read_json, sha256_file, write_json
+from nanoeuler.storage.folders import atomic_folder
+from nanoeuler.storage.integrity import Origin, check_file, check_seal, seal
 from nanoeuler.tokenizer import tokenizer_json
 
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"

@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy as np
 
 from nanoeuler.errors import UserError
-from nanoeuler.files import sha256_file
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.depth import refined
 from nanoeuler.model.files import WEIGHTS, load_model, save_model
 from nanoeuler.model.flat import FlatBuffer
+from nanoeuler.storage.files import sha256_file
 
 LAYER = re.compile(r"(model\.layers|transformer\.h)\.(\d+)\.")
 OUTPUTS = (

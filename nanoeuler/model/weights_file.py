@@ -18,11 +18,11 @@ from safetensors import SafetensorError, TensorSpec, safe_open, serialize_file
 from safetensors.numpy import save_file
 
 from nanoeuler.errors import UserError, brief
-from nanoeuler.files import parse_json
 from nanoeuler.model.bf16 import from_bf16, to_bf16
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.spec import parameter_count, tensor_table
+from nanoeuler.storage.files import parse_json
 
 OUTPUTS = ("o_proj.weight", "down_proj.weight", "c_proj.weight", "c_proj.bias")
 """The parts of a layer that its step is proportional to."""

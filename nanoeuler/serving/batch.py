@@ -13,8 +13,8 @@ from collections import deque
 
 import numpy as np
 
-from nanoeuler.api import LanguageModel
 from nanoeuler.backend.capabilities import ChoosingBackend
+from nanoeuler.inference.api import LanguageModel
 from nanoeuler.inference.sampling import Sampling
 from nanoeuler.inference.speculation import DeviceSpeculation
 from nanoeuler.inference.window import PROMPT_MULTIPLE

@@ -14,15 +14,16 @@ from queue import SimpleQueue
 from typing import Any, NoReturn
 from weakref import WeakValueDictionary
 
-from nanoeuler import api, log
-from nanoeuler.api import LanguageModel
+from nanoeuler import log
 from nanoeuler.errors import UserError
-from nanoeuler.files import explain_os_errors
+from nanoeuler.inference import api
+from nanoeuler.inference.api import LanguageModel
 from nanoeuler.model.files import find_model
 from nanoeuler.serving.batch import Batch
 from nanoeuler.serving.channel import Cancel, More, ServedModel, Submit, Update
 from nanoeuler.serving.fitting import Room, cache_memory, fit
 from nanoeuler.serving.jobs import Job, Piece
+from nanoeuler.storage.files import explain_os_errors
 
 PAUSE = 3
 """HTTP gets new parts of replies when this many times the time has passed that it took for the last

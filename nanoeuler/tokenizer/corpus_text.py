@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from nanoeuler.errors import UserError
-from nanoeuler.files import read_json
-from nanoeuler.integrity import Origin, check_file
+from nanoeuler.storage.files import read_json
+from nanoeuler.storage.integrity import Origin, check_file
 from nanoeuler.tokenizer.counting import Piece
 from nanoeuler.tokenizer.file_bytes import FileBytes
 from nanoeuler.tokenizer.parallel import map_in_order

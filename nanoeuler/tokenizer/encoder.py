@@ -9,7 +9,7 @@ bounded and the cache is never cleared.
 
 import numpy as np
 
-from nanoeuler.compiling import compiled
+from nanoeuler.system.compiling import compiled
 from nanoeuler.tokenizer.heap import push, remove_top
 from nanoeuler.tokenizer.scanner import CLASSES, FIRST_BYTES, LENT, eight_bytes_at, padded, word_end
 from nanoeuler.tokenizer.vocabulary import Vocabulary

@@ -8,7 +8,7 @@
 from pathlib import Path
 
 from nanoeuler.errors import UserError
-from nanoeuler.files import read_json, read_text
+from nanoeuler.storage.files import read_json, read_text
 from nanoeuler.tokenizer.tokenizer_json import DECODER, PRETOKENIZER, Reader
 from nanoeuler.tokenizer.vocabulary import GPT2_END, Vocabulary
 

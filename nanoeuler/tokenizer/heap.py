@@ -3,7 +3,7 @@
 Pairs are compared by their first number, ties by the second.
 """
 
-from nanoeuler.compiling import compiled
+from nanoeuler.system.compiling import compiled
 from nanoeuler.tokenizer.scanner import LENT
 
 

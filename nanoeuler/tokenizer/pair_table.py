@@ -16,8 +16,8 @@ high is put back with the right one when it reaches the top.
 
 import numpy as np
 
-from nanoeuler.compiling import compiled
 from nanoeuler.errors import UserError
+from nanoeuler.system.compiling import compiled
 from nanoeuler.tokenizer.heap import push, remove_top, replace_top
 from nanoeuler.tokenizer.scanner import LENT
 from nanoeuler.tokenizer.word_table import COUNT, EMPTY, LENGTH, MULTIPLIER, START, WordTable

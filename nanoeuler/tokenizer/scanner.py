@@ -5,7 +5,7 @@ Bytes are UTF-8. A byte that does not decode is a character of class other, as i
 
 import numpy as np
 
-from nanoeuler.compiling import compiled
+from nanoeuler.system.compiling import compiled
 from nanoeuler.tokenizer import unicode16
 
 LENT = {"_nrt": False}

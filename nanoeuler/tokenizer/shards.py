@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from nanoeuler.errors import UserError
-from nanoeuler.files import canonical_json, read_json, sha256_text, write_json
-from nanoeuler.integrity import Origin, check_file
+from nanoeuler.storage.files import canonical_json, read_json, sha256_text, write_json
+from nanoeuler.storage.integrity import Origin, check_file
 from nanoeuler.tokenizer.tokenizer import Tokenizer
 
 SHARD_TOKENS = 1 << 28  # 512 MB of uint16

@@ -6,9 +6,9 @@ from typing import Any
 
 from nanoeuler import log
 from nanoeuler.errors import UserError
-from nanoeuler.files import link
-from nanoeuler.folders import atomic_folder, require_ours
-from nanoeuler.integrity import write_note
+from nanoeuler.storage.files import link
+from nanoeuler.storage.folders import atomic_folder, require_ours
+from nanoeuler.storage.integrity import write_note
 from nanoeuler.tokenizer import gpt2_files
 from nanoeuler.tokenizer.bpe import learn
 from nanoeuler.tokenizer.chunks import ChunkEncoder, chunks

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nanoeuler.errors import UserError
-from nanoeuler.files import canonical_json, sha256_text
+from nanoeuler.storage.files import canonical_json, sha256_text
 from nanoeuler.tokenizer import tokenizer_json
 from nanoeuler.tokenizer.vocabulary import Vocabulary
 

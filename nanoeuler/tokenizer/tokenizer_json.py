@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from nanoeuler.errors import UserError, brief
-from nanoeuler.files import read_json, write_json
-from nanoeuler.integrity import Origin, check_note, note_path
+from nanoeuler.storage.files import read_json, write_json
+from nanoeuler.storage.integrity import Origin, check_note, note_path
 from nanoeuler.tokenizer import sentencepiece
 from nanoeuler.tokenizer.vocabulary import (
     BYTE_OF_CHARACTER,

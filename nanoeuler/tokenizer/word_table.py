@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from nanoeuler.compiling import compiled
+from nanoeuler.system.compiling import compiled
 from nanoeuler.tokenizer.scanner import (
     CLASSES,
     FIRST_BYTES,

@@ -17,13 +17,13 @@ import numpy as np
 
 from nanoeuler import log
 from nanoeuler.errors import UserError
-from nanoeuler.files import link_or_copy, read_json, sha256_file, write_json
-from nanoeuler.folders import atomic_folder, files_of_ours, move_folder
-from nanoeuler.integrity import Origin, check_file, check_seal, seal
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.weights_file import load_parameters, load_tensors, save_tensors
-from nanoeuler.temporary import sweep
+from nanoeuler.storage.files import link_or_copy, read_json, sha256_file, write_json
+from nanoeuler.storage.folders import atomic_folder, files_of_ours, move_folder
+from nanoeuler.storage.integrity import Origin, check_file, check_seal, seal
+from nanoeuler.storage.temporary import sweep
 from nanoeuler.training.lock import LOCK
 from nanoeuler.training.metrics import moved
 from nanoeuler.training.state import TrainingState

@@ -24,14 +24,14 @@ from nanoeuler import log
 from nanoeuler.config.settings import Dpo
 from nanoeuler.config.stages import STAGES
 from nanoeuler.errors import UserError
-from nanoeuler.files import canonical_json, read_json, sha256_file, sha256_text, write_json
-from nanoeuler.folders import atomic_folder
-from nanoeuler.integrity import Origin, check_file, check_seal, seal
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.likelihood import Share, in_order
 from nanoeuler.model.transformer import Transformer
 from nanoeuler.model.weights_file import write_safetensors
-from nanoeuler.record_folder import RecordFolder
+from nanoeuler.storage.files import canonical_json, read_json, sha256_file, sha256_text, write_json
+from nanoeuler.storage.folders import atomic_folder
+from nanoeuler.storage.integrity import Origin, check_file, check_seal, seal
+from nanoeuler.storage.record_folder import RecordFolder
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.training.amounts import Amount
 from nanoeuler.training.distributed.group import ALONE, Group

@@ -10,7 +10,7 @@ from typing import Any
 
 from nanoeuler.config.settings import STAGE_SECTIONS
 from nanoeuler.config.stages import STAGES, lasting
-from nanoeuler.files import canonical_json, sha256_text
+from nanoeuler.storage.files import canonical_json, sha256_text
 
 DURATION = {"tokens", "epochs"}
 BY_CONTENT = {"init_from", "old_tokens"}

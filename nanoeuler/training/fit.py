@@ -15,7 +15,7 @@ from typing import Any
 
 from nanoeuler.config.settings import Dpo, Sft
 from nanoeuler.errors import UserError
-from nanoeuler.record_folder import RecordFolder
+from nanoeuler.storage.record_folder import RecordFolder
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.training import dpo, sft
 from nanoeuler.training.pairs import encode_pairs

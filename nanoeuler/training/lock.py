@@ -22,8 +22,8 @@ from typing import IO, Any
 
 from nanoeuler import log
 from nanoeuler.errors import UserError
-from nanoeuler.files import MOST_NOTE, explain_os_errors, sha256_text
-from nanoeuler.processes import boot_id, process_namespace, process_start
+from nanoeuler.storage.files import MOST_NOTE, explain_os_errors, sha256_text
+from nanoeuler.system.processes import boot_id, process_namespace, process_start
 
 LOCK = "lock.json"
 HEARTBEAT_SECONDS = 10.0

@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from nanoeuler import log, provenance
+from nanoeuler import log
 from nanoeuler.backend.ops import Backend
 from nanoeuler.config.stages import CHECKED_CODE, code_fingerprint
 from nanoeuler.errors import UserError
 from nanoeuler.model.files import SavedModel, save_model
 from nanoeuler.model.spec import parameter_count
+from nanoeuler.system import provenance
 from nanoeuler.training.checkpoint import Checkpoints
 from nanoeuler.training.job import Job
 from nanoeuler.training.lock import FolderLock

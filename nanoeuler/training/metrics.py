@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nanoeuler.errors import UserError
-from nanoeuler.files import MOST_LINES, atomic_write, explain_os_errors, read_text
+from nanoeuler.storage.files import MOST_LINES, atomic_write, explain_os_errors, read_text
 
 
 class Metrics:

@@ -13,7 +13,7 @@ import numpy as np
 
 from nanoeuler.errors import UserError
 from nanoeuler.model.template import TEMPLATES
-from nanoeuler.record_folder import check_texts, earlier_turns, read_apart
+from nanoeuler.storage.record_folder import check_texts, earlier_turns, read_apart
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.training.records import TokenRecord, cut, encode_turns, frame_record, pack
 from nanoeuler.training.streams import RowOrder, StepRows

@@ -14,7 +14,7 @@ import numpy as np
 from nanoeuler.errors import UserError
 from nanoeuler.model.documents import frame
 from nanoeuler.model.template import TEMPLATES
-from nanoeuler.record_folder import check_texts, earlier_turns, read_apart
+from nanoeuler.storage.record_folder import check_texts, earlier_turns, read_apart
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.training.streams import RowOrder, StepRows, loss_weights
 

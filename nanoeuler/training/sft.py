@@ -21,7 +21,7 @@ from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.likelihood import Share, in_order
 from nanoeuler.model.transformer import Transformer
-from nanoeuler.record_folder import RecordFolder
+from nanoeuler.storage.record_folder import RecordFolder
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.training.amounts import Amount
 from nanoeuler.training.distributed.group import ALONE, Group

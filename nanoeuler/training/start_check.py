@@ -17,15 +17,15 @@ from nanoeuler import log
 from nanoeuler.backend.ops import Backend
 from nanoeuler.config.stages import CHECKED_CODE, code_fingerprint
 from nanoeuler.errors import UserError
-from nanoeuler.files import canonical_json, read_text, sha256_text, write_json
 from nanoeuler.model.checks.comparison import Comparison
 from nanoeuler.model.checks.engine_ops import OP_TOLERANCE, check_device_ops
 from nanoeuler.model.checks.model_gradients import check_all
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.spec import parameter_count
+from nanoeuler.storage.files import canonical_json, read_text, sha256_text, write_json
+from nanoeuler.system.user_cache import cache_folder
 from nanoeuler.training.check_form import ADAMW, check_form
 from nanoeuler.training.optimizer.optimizer import OptimizerSettings
-from nanoeuler.user_cache import cache_folder
 
 
 @dataclass(frozen=True)

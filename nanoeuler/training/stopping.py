@@ -5,7 +5,7 @@ import signal
 from collections.abc import Iterator
 
 from nanoeuler import log
-from nanoeuler.processes import LEFT_ALONE
+from nanoeuler.system.processes import LEFT_ALONE
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, LEFT_ALONE)
 

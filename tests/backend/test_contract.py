@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import nanoeuler
-from nanoeuler import provenance
 from nanoeuler.backend.capabilities import FusingBackend
 from nanoeuler.backend.cpu.engine import CpuBackend
 from nanoeuler.backend.ops import Backend
@@ -27,6 +26,7 @@ from nanoeuler.backend.records import (
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.llama import make_blocks
+from nanoeuler.system import provenance
 
 CONFIG = ModelConfig.from_dict({"preset": "small"})
 FORMS = [block.form for block in make_blocks(CONFIG)]

@@ -7,7 +7,6 @@ Sizes include odd ones, and each op runs with one thread and with three. The err
 import numpy as np
 import pytest
 
-from nanoeuler import provenance
 from nanoeuler.backend.cpu import blas, engine
 from nanoeuler.backend.cpu.engine import CpuBackend
 from nanoeuler.backend.cpu.transposes import Transposes
@@ -23,6 +22,7 @@ from nanoeuler.backend.records import (
 )
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.model.checks.engine_ops import check_device_ops
+from nanoeuler.system import provenance
 
 TOLERANCE = 1e-6
 REFERENCE = ReferenceBackend(np.float64)

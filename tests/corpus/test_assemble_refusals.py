@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from corpus_samples import run, write_book, write_pages
 
-from nanoeuler import folders
 from nanoeuler.corpus.extracted_pages import index_of
+from nanoeuler.storage import folders
 
 
 @pytest.mark.parametrize(

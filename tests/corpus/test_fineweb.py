@@ -19,7 +19,7 @@ from nanoeuler.corpus.parquet_pages import (
     select_pages,
 )
 from nanoeuler.errors import UserError
-from nanoeuler.files import explain_os_errors
+from nanoeuler.storage.files import explain_os_errors
 
 
 def test_filters_drop_and_the_rest_keeps_its_order(parquet, tmp_path):

@@ -27,7 +27,7 @@ from nanoeuler.corpus.sample.settings import Settings
 from nanoeuler.corpus.sample.world import KINDS, World, build_world
 from nanoeuler.corpus.sample.write import write_sample
 from nanoeuler.errors import UserError
-from nanoeuler.folders import MARKER
+from nanoeuler.storage.folders import MARKER
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

@@ -18,10 +18,10 @@ from nanoeuler.evaluation.report.formats import duration
 from nanoeuler.evaluation.report.gather import gather
 from nanoeuler.evaluation.report.page import page
 from nanoeuler.evaluation.report.summary import summarise
-from nanoeuler.licences import is_non_commercial
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import SavedModel, keep_model, save_model
 from nanoeuler.model.flat import initial_parameters
+from nanoeuler.model.licences import is_non_commercial
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.vocabulary import BYTE_ORDER, build
 

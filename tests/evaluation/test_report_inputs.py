@@ -8,7 +8,7 @@ import pytest
 from nanoeuler.cli import main
 from nanoeuler.errors import UserError
 from nanoeuler.evaluation.report.gather import gather
-from nanoeuler.integrity import seal
+from nanoeuler.storage.integrity import seal
 
 CORPUS = "../../data/corpora/made-up/manifest.json"
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import nanoeuler
-from nanoeuler import api
 from nanoeuler.errors import UserError
+from nanoeuler.inference import api
 from nanoeuler.inference.sampling import Sampling
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import SavedModel, load_model, save_model
@@ -43,7 +43,7 @@ def test_the_examples_of_the_module_are_true(tmp_path, tokenizer_path):
 
 
 def test_importing_the_package_is_cheap():
-    dear = {"numpy", "safetensors", "yaml", "nanoeuler.api"}
+    dear = {"numpy", "safetensors", "yaml", "nanoeuler.inference.api"}
     script = f"import sys, nanoeuler; print({dear} & set(sys.modules))"
     arguments = [sys.executable, "-c", script]
     done = subprocess.run(arguments, capture_output=True, text=True, check=True, cwd=CHECKOUT)
@@ -52,7 +52,7 @@ def test_importing_the_package_is_cheap():
 
 def test_reading_a_tokenizer_and_decoding_load_no_compiler(tokenizer_path):
     script = (
-        "import sys; from nanoeuler.tokenizer import Tokenizer; import nanoeuler.config.start;"
+        "import sys; from nanoeuler.tokenizer import Tokenizer; import nanoeuler.workflow.start;"
         f"Tokenizer.load({str(tokenizer_path)!r}).decode([1, 99]); print('numba' in sys.modules)"
     )
     arguments = [sys.executable, "-c", script]
@@ -63,7 +63,8 @@ def test_reading_a_tokenizer_and_decoding_load_no_compiler(tokenizer_path):
 def test_a_plan_and_a_trainer_load_no_compiler_and_no_http_client_by_themselves():
     """A trainer's engine may load the compiler."""
     script = (
-        "import sys; import nanoeuler.planning; from nanoeuler.training import pretrain, sft, dpo;"
+        "import sys; import nanoeuler.planning.plan;"
+        "from nanoeuler.training import pretrain, sft, dpo;"
         "print({'numba', 'urllib3'} & set(sys.modules))"
     )
     arguments = [sys.executable, "-c", script]

@@ -213,7 +213,7 @@ def test_bad_options_get_one_sentence(command, tuned_folder, options, words):
 
 
 def test_the_help_states_the_defaults_that_the_sampler_has(capsys):
-    from nanoeuler.api import MAX_TOKENS
+    from nanoeuler.inference.api import MAX_TOKENS
 
     with pytest.raises(SystemExit):
         main(["generate", "--help"])

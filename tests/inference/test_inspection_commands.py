@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from nanoeuler import provenance
 from nanoeuler.backend.cpu.engine import CpuBackend
 from nanoeuler.model.checks import engine_ops, model_gradients
 from nanoeuler.model.checks.comparison import Comparison
+from nanoeuler.system import provenance
 
 # ---- check
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from nanoeuler import api
 from nanoeuler.cli import main
 from nanoeuler.errors import UserError
+from nanoeuler.inference import api
 from nanoeuler.model.bf16 import from_bf16, to_bf16
 from nanoeuler.model.files import WEIGHTS, load_model
 

@@ -8,9 +8,9 @@ import pytest
 from exported_shapes import SHAPES
 from grown import add_rows
 
-from nanoeuler import api
 from nanoeuler.cli import main
 from nanoeuler.errors import UserError
+from nanoeuler.inference import api
 from nanoeuler.interchange.exporting import export
 from nanoeuler.interchange.gguf_file import go_template, modelfile, neighbours, write_gguf
 from nanoeuler.interchange.importing import import_folder

@@ -10,9 +10,10 @@ from exported_shapes import GPT2, VOCABULARY
 from grown import ROWS, USED, add_rows, add_tokens, edit
 from safetensors.numpy import load_file
 
-from nanoeuler import accepting, api
 from nanoeuler.config import load
 from nanoeuler.errors import UserError
+from nanoeuler.inference import api
+from nanoeuler.interchange import accepting
 from nanoeuler.interchange.exporting import export
 from nanoeuler.interchange.importing import import_folder
 from nanoeuler.model.files import load_config, load_model

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from nanoeuler import api
 from nanoeuler.errors import UserError
+from nanoeuler.inference import api
 from nanoeuler.interchange.exporting import export
 from nanoeuler.interchange.importing import find_licence, import_folder
 from nanoeuler.model.bf16 import from_bf16, to_bf16

@@ -11,7 +11,7 @@ import pytest
 from checkouts import ROOT
 from exported_shapes import SHAPES
 
-from nanoeuler import api
+from nanoeuler.inference import api
 from nanoeuler.inference.conversation import Conversation
 from nanoeuler.interchange.exporting import export
 from nanoeuler.interchange.importing import import_folder

@@ -9,9 +9,9 @@ import yaml
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from nanoeuler.accepting import accept
 from nanoeuler.errors import UserError
 from nanoeuler.inference.sampling import Sampling
+from nanoeuler.interchange.accepting import accept
 from nanoeuler.model.checks.model_gradients import CASES, TINY
 from nanoeuler.model.companions import SAMPLING
 from nanoeuler.model.config import ModelConfig

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import nanoeuler
-from nanoeuler.api import LanguageModel
+from nanoeuler.inference.api import LanguageModel
 from nanoeuler.inference.sampling import Sampling
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import SavedModel, load_model, save_model

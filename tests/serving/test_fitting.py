@@ -4,12 +4,13 @@ import json
 
 import pytest
 
-from nanoeuler import log, memory
+from nanoeuler import log
 from nanoeuler.errors import UserError
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.families import make_blocks
 from nanoeuler.model.files import SavedModel, save_model
 from nanoeuler.serving.fitting import Room, fit, token_bytes
+from nanoeuler.system import memory
 from tests.inference.conftest import FIELDS, wide_parameters
 from tests.serving.server import ServerProcess
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import nanoeuler
-from nanoeuler.api import LanguageModel
+from nanoeuler.inference.api import LanguageModel
 from nanoeuler.inference.sampling import GREEDY, Sampling
 from nanoeuler.model.files import load_model
 from nanoeuler.serving.batch import MOST_PROMPTS, Batch

@@ -11,8 +11,8 @@ import tiktoken
 import tokenizers
 from hypothesis import strategies as st
 
-from nanoeuler.compiling import compiled
-from nanoeuler.files import canonical_json, sha256_file, sha256_text, write_json
+from nanoeuler.storage.files import canonical_json, sha256_file, sha256_text, write_json
+from nanoeuler.system.compiling import compiled
 from nanoeuler.tokenizer import unicode16
 from nanoeuler.tokenizer.bpe import learn
 from nanoeuler.tokenizer.counting import count_words

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from nanoeuler.errors import UserError
-from nanoeuler.record_folder import RecordFolder
+from nanoeuler.storage.record_folder import RecordFolder
 from nanoeuler.training.pairs import encode_pairs
 from nanoeuler.training.records import encode_records
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from nanoeuler.files import sha256_file
-from nanoeuler.integrity import seal
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import load_model
+from nanoeuler.storage.files import sha256_file
+from nanoeuler.storage.integrity import seal
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.shards import TokenStore
 from nanoeuler.training.fingerprint import earlier_fingerprint, fingerprint

@@ -5,8 +5,8 @@ import signal
 import numpy as np
 import pytest
 
-from nanoeuler.api import load
 from nanoeuler.backend import make_backend
+from nanoeuler.inference.api import load
 from nanoeuler.inference.sampling import GREEDY
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import load_model, save_model

@@ -5,12 +5,12 @@ import shutil
 
 import pytest
 
-from nanoeuler.accepting import accept
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.errors import UserError
-from nanoeuler.integrity import seal
+from nanoeuler.interchange.accepting import accept
 from nanoeuler.model.files import load_model
-from nanoeuler.record_folder import RecordFolder
+from nanoeuler.storage.integrity import seal
+from nanoeuler.storage.record_folder import RecordFolder
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.shards import manifest_fingerprint
 from nanoeuler.tokenizer.stages import tokenize_corpus

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from nanoeuler.errors import UserError
-from nanoeuler.files import sha256_text
+from nanoeuler.storage.files import sha256_text
 from nanoeuler.training.lock import SILENT_SECONDS, FolderLock
 
 HOLD = """

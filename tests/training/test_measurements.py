@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-from nanoeuler.integrity import seal
 from nanoeuler.model.files import load_model
+from nanoeuler.storage.integrity import seal
 from nanoeuler.training.measurements import Measurements
 
 

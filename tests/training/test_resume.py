@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from fuzz.material import environment
-from nanoeuler.integrity import seal
 from nanoeuler.model.files import load_model
-from nanoeuler.processes import LEFT_ALONE
+from nanoeuler.storage.integrity import seal
+from nanoeuler.system.processes import LEFT_ALONE
 from tests.waiting import CEILING, wait_until
 
 FREQUENT = 0.001  # minutes between checkpoints

@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 
-from nanoeuler.config.cluster import (
+from nanoeuler.workflow.cluster import (
     Node,
     ask_accounts,
     ask_cluster,
@@ -13,7 +13,7 @@ from nanoeuler.config.cluster import (
     read_node,
     usual_cpus,
 )
-from nanoeuler.config.machine import (
+from nanoeuler.workflow.machine import (
     cluster_resources,
     job_gpus,
     srun,

@@ -12,10 +12,10 @@ import sys
 import pytest
 from stub_checkout import CI, Checkout
 
-from nanoeuler.files import sha256_file
 from nanoeuler.model.files import CONFIG, TOKENIZER, load_model
 from nanoeuler.model.files import WEIGHTS as MODEL_WEIGHTS
-from nanoeuler.processes import process_start
+from nanoeuler.storage.files import sha256_file
+from nanoeuler.system.processes import process_start
 from tests.waiting import CEILING, wait_until
 
 LONGER = ("--config", "pretrain={tokens: 300000, log_every: 1, checkpoint_minutes: 0.002}")

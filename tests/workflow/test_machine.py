@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from nanoeuler.config.machine import (
+from nanoeuler.model.config import PRESETS
+from nanoeuler.system.processes import STARTER, identity
+from nanoeuler.workflow.machine import (
     ALL_CORES,
     job_environment,
     limits,
@@ -15,8 +17,6 @@ from nanoeuler.config.machine import (
     training_megabytes,
     usable_gpus,
 )
-from nanoeuler.model.config import PRESETS
-from nanoeuler.processes import STARTER, identity
 
 NVIDIA_SMI = (
     "#!/bin/sh\necho 'GPU 0: NVIDIA H200 (UUID: GPU-1)'\necho 'GPU 1: NVIDIA H200 (UUID: GPU-2)'\n"

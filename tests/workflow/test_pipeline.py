@@ -8,8 +8,8 @@ import sys
 import pytest
 from stub_checkout import CI
 
-from nanoeuler.files import sha256_file
-from nanoeuler.timing import read_times
+from nanoeuler.storage.files import sha256_file
+from nanoeuler.storage.timing import read_times
 from tests.rounding import machine
 from tests.waiting import CEILING
 

@@ -10,7 +10,7 @@ import pytest
 from snakemake.exceptions import LockException
 
 from nanoeuler.cli import main
-from nanoeuler.config.endings import Endings
+from nanoeuler.workflow.endings import Endings
 
 RUN = "import sys; from nanoeuler.cli import main; sys.exit(main(['run', *sys.argv[1:]]))"
 
@@ -121,7 +121,7 @@ def test_a_run_that_is_terminated_says_that_it_was_interrupted(checkout, begun):
         "sys.exit(workflow.run_snakemake(['--cores', '1']))"
     )
     (checkout.path / "Snakefile").unlink()
-    rules = "from nanoeuler.config.endings import end_in_sentences\nend_in_sentences()\n"
+    rules = "from nanoeuler.workflow.endings import end_in_sentences\nend_in_sentences()\n"
     # One process: a bash whose `touch` had just ended as the signal came would go on and sleep.
     checkout.write("Snakefile", f"{rules}rule all:\n    shell: ': > begun; exec sleep 60'\n")
     command = [sys.executable, "-c", program]

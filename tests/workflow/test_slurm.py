@@ -16,7 +16,7 @@ import pytest
 from stub_checkout import CI, ROOT, Checkout, copy_checkout
 
 from nanoeuler.config import load
-from nanoeuler.files import sha256_file
+from nanoeuler.storage.files import sha256_file
 from tests.slurm_cluster import PROFILE, networks_can_be_made, slurm, slurm_cluster
 from tests.waiting import CEILING, wait_until
 

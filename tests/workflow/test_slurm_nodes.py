@@ -7,7 +7,7 @@ import sys
 import pytest
 from stub_checkout import CI, copy_checkout
 
-from nanoeuler.files import sha256_file
+from nanoeuler.storage.files import sha256_file
 from tests.slurm_cluster import PROFILE, slurm, slurm_cluster
 from tests.waiting import CEILING
 

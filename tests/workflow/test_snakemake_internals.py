@@ -6,14 +6,14 @@ from importlib import metadata
 import pytest
 from stub_checkout import ROOT
 
-from nanoeuler.config.snakemake_internals import TRIED
+from nanoeuler.workflow.snakemake_internals import TRIED
 
 
 @pytest.mark.parametrize("package", TRIED)
 def test_it_holds_for_the_version_that_is_installed(package):
     installed = metadata.version(package)
     assert installed in TRIED[package], (
-        f"nanoeuler/config/snakemake_internals.py was tried with {package} "
+        f"nanoeuler/workflow/snakemake_internals.py was tried with {package} "
         f"{' and '.join(TRIED[package])}, and {installed} is installed: see that the names it uses "
         "mean the same there and that tests/workflow passes, then add the version to TRIED"
     )

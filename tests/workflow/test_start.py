@@ -12,12 +12,12 @@ import pytest
 from stub_checkout import CONFIG, ROOT, SOURCES
 
 from nanoeuler.config import load
-from nanoeuler.config.next_steps import next_steps
 from nanoeuler.config.paths import Paths
-from nanoeuler.config.start import mark, plan_command
-from nanoeuler.config.workflow_lock import WorkflowLock
 from nanoeuler.corpus.own_text import find_files
 from nanoeuler.corpus.sample.write import write_sample
+from nanoeuler.workflow.lock import WorkflowLock
+from nanoeuler.workflow.next_steps import next_steps
+from nanoeuler.workflow.start import mark, plan_command
 from tests.waiting import wait_until
 
 
@@ -116,7 +116,7 @@ rule all:
 
 def start_snakemake(folder: Path, awaited: str = "started") -> subprocess.Popen:
     """A Snakemake of a workflow with our lock, which has made the file `awaited`."""
-    lines = "from nanoeuler.config.workflow_lock import WorkflowLock\nlock = WorkflowLock()\n"
+    lines = "from nanoeuler.workflow.lock import WorkflowLock\nlock = WorkflowLock()\n"
     (folder / "Snakefile").write_text(lines + SLOW)
     process = subprocess.Popen(
         [sys.executable, "-m", "snakemake", "--cores", "1"],

@@ -37,7 +37,7 @@ from nanoeuler.backend.cpu.vectors import (
     scale_into,
     span,
 )
-from nanoeuler.compiling import compiled
+from nanoeuler.system.compiling import compiled
 
 QUERIES, KEYS = 32, 128
 """Size of a tile: its scores take 16 kB, which stay in the first-level cache."""

@@ -25,8 +25,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from nanoeuler import provenance
-from nanoeuler.compiling import compiled
+from nanoeuler.system import provenance
+from nanoeuler.system.compiling import compiled
 
 Integer = type[ctypes.c_int] | type[ctypes.c_int64]
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from nanoeuler.backend.cpu.simd import LANES, exp, exponentials, largest
 from nanoeuler.backend.cpu.vectors import fill, row_of
-from nanoeuler.compiling import FAST_MATH, compiled
+from nanoeuler.system.compiling import FAST_MATH, compiled
 
 PARTIAL_SUM = 1024
 """Exponentials that are summed before they are added to the total, which loses less to rounding

@@ -21,7 +21,7 @@ from nanoeuler.backend.cpu.simd import LANES, exponentials, largest, make_dots, 
 from nanoeuler.backend.cpu.vector_maps import biased_gelu, swiglu
 from nanoeuler.backend.cpu.vectors import dot, fill, row_of, scale_into, span
 from nanoeuler.backend.records import AttentionForm, DecodeStep, GeluForm, SwigluForm
-from nanoeuler.compiling import FAST_MATH, compiled
+from nanoeuler.system.compiling import FAST_MATH, compiled
 
 WEIGHT_ROWS = 16
 """Rows of a weight that are read together: they stay in the first-level cache for all rows of x."""

@@ -18,7 +18,7 @@ from nanoeuler.backend.cpu.vector_maps import (
 from nanoeuler.backend.cpu.vector_maps import gelu as gelu_map
 from nanoeuler.backend.cpu.vector_maps import swiglu as swiglu_map
 from nanoeuler.backend.cpu.vectors import fill, row_of, scale_into, span
-from nanoeuler.compiling import FAST_MATH, compiled
+from nanoeuler.system.compiling import FAST_MATH, compiled
 
 SUM_ROWS = 32
 """Rows whose weight gradients are summed before they are added to the total, which loses less to

@@ -11,7 +11,7 @@ import numpy as np
 from nanoeuler.backend.cpu import elementwise
 from nanoeuler.backend.cpu.blas import product
 from nanoeuler.backend.cpu.simd import ONE
-from nanoeuler.compiling import compiled
+from nanoeuler.system.compiling import compiled
 
 ZERO = np.float32(0)
 

@@ -6,7 +6,7 @@ The norm is summed by blocks of a fixed size, so that any number of threads give
 import numpy as np
 
 from nanoeuler.backend.cpu.vectors import span
-from nanoeuler.compiling import FAST_MATH, compiled
+from nanoeuler.system.compiling import FAST_MATH, compiled
 
 BLOCK = 1 << 15
 """Elements whose squares are summed before they are added to the total."""

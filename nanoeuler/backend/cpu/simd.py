@@ -18,7 +18,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from nanoeuler.compiling import compiled
+from nanoeuler.system.compiling import compiled
 
 WIDE = bool(llvm.get_host_cpu_features().get("avx512f"))
 LANES = 16 if WIDE else 8

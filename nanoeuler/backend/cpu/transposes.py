@@ -12,7 +12,7 @@ import numpy as np
 from nanoeuler.backend.cpu.thread_pool import ThreadPool
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import ModelWeights
-from nanoeuler.compiling import compiled
+from nanoeuler.system.compiling import compiled
 
 Array = np.ndarray
 BLOCK = 16

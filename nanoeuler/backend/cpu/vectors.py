@@ -14,7 +14,7 @@ from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
 
 from nanoeuler.backend.cpu.simd import SIZE, data_pointer
-from nanoeuler.compiling import FAST_MATH, compiled
+from nanoeuler.system.compiling import FAST_MATH, compiled
 
 FLOAT_VECTOR = types.Array(types.float32, 1, "C")
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from nanoeuler import log
 from nanoeuler.errors import UserError
-from nanoeuler.files import read_text, write_json
-from nanoeuler.integrity import SEAL, Origin, check_seal, seal
+from nanoeuler.storage.files import read_text, write_json
+from nanoeuler.storage.integrity import SEAL, Origin, check_seal, seal
 
 ALGORITHM = re.compile(r"[0-9a-f]{128}")
 

@@ -26,8 +26,8 @@ from nanoeuler.corpus.sample.conversations import (
 )
 from nanoeuler.corpus.sample.settings import Settings
 from nanoeuler.corpus.sample.world import build_world
-from nanoeuler.files import sha256_file, write_json
-from nanoeuler.folders import atomic_folder, require_ours
+from nanoeuler.storage.files import sha256_file, write_json
+from nanoeuler.storage.folders import atomic_folder, require_ours
 
 ROWS_PER_GROUP = 2048
 

@@ -14,7 +14,7 @@ from nanoeuler.evaluation.report.formats import (
 )
 from nanoeuler.evaluation.report.gather import Json, Run
 from nanoeuler.evaluation.report.rendering import render
-from nanoeuler.licences import is_non_commercial
+from nanoeuler.model.licences import is_non_commercial
 from nanoeuler.tokenizer import Tokenizer
 
 LONGEST_TOKENS = 24

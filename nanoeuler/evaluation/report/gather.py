@@ -12,11 +12,11 @@ from nanoeuler.config.paths import Paths
 from nanoeuler.errors import UserError
 from nanoeuler.evaluation import shapes
 from nanoeuler.evaluation.comparison import EVALUATION
-from nanoeuler.files import read_json
-from nanoeuler.integrity import Origin, check_seal
 from nanoeuler.model.files import CONFIG, TOKENIZER, WEIGHTS, previous, read_description, usable
-from nanoeuler.shape import check_shape, describe, read_lines
-from nanoeuler.timing import read_times
+from nanoeuler.storage.files import read_json
+from nanoeuler.storage.integrity import Origin, check_seal
+from nanoeuler.storage.shape import check_shape, describe, read_lines
+from nanoeuler.storage.timing import read_times
 
 Json = dict[str, Any]
 """An object of a JSON file."""

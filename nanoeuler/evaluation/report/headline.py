@@ -2,6 +2,7 @@
 
 from markupsafe import Markup
 
+from nanoeuler.corpus.little_text import warning_for
 from nanoeuler.evaluation.comparison import names_in
 from nanoeuler.evaluation.report.charts import Bar, bars
 from nanoeuler.evaluation.report.formats import (
@@ -19,7 +20,6 @@ from nanoeuler.evaluation.report.formats import (
 from nanoeuler.evaluation.report.gather import Run
 from nanoeuler.evaluation.report.rendering import render
 from nanoeuler.evaluation.report.summary import summarise_gradients
-from nanoeuler.little_text import warning_for
 from nanoeuler.log import counted
 
 

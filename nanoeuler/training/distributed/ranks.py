@@ -19,8 +19,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from nanoeuler import log
-from nanoeuler.cores import threads_allowed
 from nanoeuler.errors import UserError
+from nanoeuler.system.cores import threads_allowed
 from nanoeuler.training.distributed import slurm_tasks
 from nanoeuler.training.distributed.group import ALONE, Group, HostGroup, Lost
 from nanoeuler.training.stopping import SIGNALS

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 from nanoeuler import log
 from nanoeuler.errors import UserError
-from nanoeuler.files import read_text
-from nanoeuler.temporary import temporary_beside
+from nanoeuler.storage.files import read_text
+from nanoeuler.storage.temporary import temporary_beside
 from nanoeuler.training.distributed.group import Group, HostGroup, Lost, losing
 
 POLL_SECONDS = 0.2

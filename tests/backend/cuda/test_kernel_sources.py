@@ -25,8 +25,8 @@ from nanoeuler.backend.cuda.decoding_sizes import (
 )
 from nanoeuler.backend.cuda.kernel_sources import KernelSources
 from nanoeuler.backend.cuda.source import FOLDER
-from nanoeuler.files import atomic_write
 from nanoeuler.model.config import ModelConfig
+from nanoeuler.storage.files import atomic_write
 
 KEPT_REPORTS = Path(__file__).parents[3] / ".pytest_cache" / "nvrtc"
 ARCHITECTURES = ("sm_80", "sm_89", "sm_90a")

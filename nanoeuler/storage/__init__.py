@@ -1,0 +1,1 @@
+"""Files, folders, locks and hashes on a disk: what every other room reads and writes with."""

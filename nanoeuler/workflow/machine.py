@@ -1,0 +1,173 @@
+"""The machine that a workflow runs on: its GPUs, its memory, and the environment of the jobs."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Container, Mapping, Sequence
+from typing import Any
+
+from nanoeuler.config.paths import WHOLE_SHARD
+from nanoeuler.config.settings import Slurm
+from nanoeuler.model.config import ModelConfig
+from nanoeuler.system.processes import STARTER, own_identity
+from nanoeuler.training.optimizer.adamw import AdamW
+from nanoeuler.training.optimizer.optimizer import state_bytes
+from nanoeuler.workflow.cluster import USUAL_CPUS, Node, usual_cpus
+
+ALL_CORES = 64
+"""More cores than most machines have: Snakemake lowers it to the number that it was given."""
+GPU_JOB_CORES = 4
+"""Cores of a job on a GPU: enough to make its rows, and few, so that several jobs run at once."""
+
+TEXT_MEGABYTES = 3000
+"""Memory of the largest job that only reads and writes text."""
+PAGE_BYTES = 4_000
+"""Mean size of a web page."""
+SIGNATURE_BYTES = 400
+"""Memory of a page among which near-duplicates are sought (near_duplicates.py, survey.py)."""
+WITHOUT_GPU = ("cpu", "reference")
+"""Devices on which no job asks for a GPU."""
+
+
+def limits(config: Mapping[str, Any], given: Container[str] = ()) -> dict[str, int]:
+    """The GPUs, memory and mirror connections that the jobs of one moment may use together.
+
+    Limits in `given` (a profile's `resources`, or `--resources gpu=0`) are not set.
+    """
+    found = {
+        "gpu": usable_gpus(config["device"]),
+        "mem_mb": memory_megabytes(),
+        "mirror_connections": 1,
+    }
+    return {name: limit for name, limit in found.items() if name not in given}
+
+
+def model_threads(gpus: int) -> int:
+    """Cores of a job that runs the model on `gpus`: all, unless a GPU computes."""
+    return GPU_JOB_CORES * gpus if gpus else ALL_CORES
+
+
+def job_gpus(device: str) -> int:
+    """GPUs of a job that runs the model: none where `device` forbids them."""
+    return 0 if device in WITHOUT_GPU else 1
+
+
+def usable_gpus(device: str = "auto") -> int:
+    """Number of GPUs that a job may use.
+
+    There are none where `device` forbids them or the driver's tool does not answer.
+    """
+    if device in WITHOUT_GPU:
+        return 0
+    try:
+        listed = subprocess.run(
+            ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=True
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    found = sum(line.startswith("GPU ") for line in listed.splitlines())
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return found
+    names = [name.strip() for name in visible.split(",")]
+    return min(found, sum(name not in ("", "-1") for name in names))
+
+
+def training_gpus(config: Mapping[str, Any]) -> int:
+    """GPUs of a job that trains, on each of its nodes."""
+    return job_gpus(config["device"]) * config["gpus"]
+
+
+def training_megabytes(config: Mapping[str, Any], gpus: int = 1) -> int:
+    """Memory that a job which runs the model asks for.
+
+    It holds the libraries, for each GPU once, the training state, and as much again for
+    activations.
+    """
+    state = state_bytes(ModelConfig.from_dict(config["model"]), AdamW)
+    return 1500 * max(1, gpus) + 4 * state // 2**20
+
+
+def cleaning_megabytes(config: Mapping[str, Any], shards: int) -> int:
+    """Memory that a job asks for which compares the signatures of all pages in `shards`."""
+    taken = min(config["corpus"]["fineweb"]["max_bytes_per_shard"], WHOLE_SHARD)
+    return 2000 + int(shards * taken / PAGE_BYTES * SIGNATURE_BYTES) // 2**20
+
+
+def memory_megabytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
+
+
+def job_environment(checkout: str) -> dict[str, str]:
+    """Environment in which a job's `python -m nanoeuler` is this interpreter and this checkout,
+    and ends with this process."""
+    environment = os.environ
+    paths = [os.path.dirname(sys.executable), *environment.get("PATH", "").split(os.pathsep)]
+    packages = [checkout, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
+    return {
+        "PATH": os.pathsep.join(dict.fromkeys(paths)),
+        "PYTHONPATH": os.pathsep.join(dict.fromkeys(packages)),
+        STARTER: own_identity(),
+    }
+
+
+def cluster_resources(
+    config: Mapping[str, Any], cluster: Sequence[Node] | None, gpus: int = 0, nodes: int = 1
+) -> dict[str, Any]:
+    """The resources that a job asks of a Slurm cluster, with `gpus` on each of its nodes.
+
+    A job of several nodes has a task for each GPU, or for each node without GPUs. `cluster` is None
+    in the job itself, which then has what it was given. Snakemake leaves out values that are None,
+    and executors other than Slurm ignore all of them.
+    """
+    slurm = Slurm.read(config["slurm"])
+    partition = slurm.partition if gpus else slurm.cpu_partition
+    if slurm.cpus is not None:
+        cpus = slurm.cpus
+    elif cluster is not None:
+        cpus = usual_cpus(cluster, partition)
+    else:
+        cpus = int(os.environ.get("SLURM_CPUS_PER_TASK", USUAL_CPUS))
+    resources = {
+        "slurm_account": slurm.account,
+        "slurm_partition": partition,
+        "runtime": max(1, round(60 * slurm.hours)),
+        "cpus_per_task": cpus,
+        "nodes": 1 if gpus > 1 else None,  # or Slurm could find the GPUs on several
+    }
+    if nodes == 1:
+        return resources
+    tasks = max(1, gpus)
+    return resources | {
+        "cpus_per_task": max(1, cpus // tasks),
+        "nodes": nodes,
+        "tasks": nodes * tasks,
+        "tasks_per_gpu": 1 if gpus else None,  # or the executor would ask for all tasks on each
+        "mpi": "srun",  # the executor leaves it to the job's command to start the tasks
+    }
+
+
+def srun(resources: Any, on_cluster: bool) -> str:
+    """What stands before the command of a job: nothing, or what starts it as several tasks."""
+    if not (on_cluster and resources.get("mpi")):
+        return ""
+    return (
+        f"srun --nodes={resources.nodes} --ntasks={resources.tasks}"
+        f" --cpus-per-task={resources.cpus_per_task} --kill-on-bad-exit=1 "
+    )
+
+
+def task_gpus(resources: Any, on_cluster: bool) -> int:
+    """GPUs that each process of a job is told to take: all, unless `srun` starts one for each."""
+    return min(1, resources.gpu) if srun(resources, on_cluster) else resources.gpu
+
+
+def cluster_jobs(config: Mapping[str, Any], cluster: Sequence[Node]) -> dict[str, dict[str, Any]]:
+    """The largest resources that jobs of each kind ask of a Slurm cluster."""
+    gpus, nodes = training_gpus(config), config["slurm"]["nodes"]
+    model = {"gpu": nodes * gpus, "mem_mb": training_megabytes(config, gpus)}
+    text = {"gpu": 0, "mem_mb": TEXT_MEGABYTES}
+    return {
+        "models": cluster_resources(config, cluster, gpus, nodes) | model,
+        "text": cluster_resources(config, cluster) | text,
+    }

@@ -1,0 +1,235 @@
+"""The start of a workflow: reading the configuration, and planning the run before its first job.
+
+When one of them fails, the workflow stops with one sentence: `SystemExit` with a text ends
+Snakemake without a report of its own.
+"""
+
+import ast
+import contextlib
+import gc
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from graphlib import TopologicalSorter
+from pathlib import Path
+from typing import Any
+
+from nanoeuler.config.loading import load_files
+from nanoeuler.config.paths import Paths
+from nanoeuler.config.stages import config_argument
+from nanoeuler.config.validation import show
+from nanoeuler.corpus.addresses import file_bytes, shown
+from nanoeuler.errors import UserError
+from nanoeuler.model.files import keep_model
+from nanoeuler.planning.remaining import JOBS, TRAINING
+from nanoeuler.storage.files import read_json, write_json
+from nanoeuler.storage.outputs import mark_outputs
+from nanoeuler.workflow.cluster import Node, ask_accounts, obstacles
+from nanoeuler.workflow.snakemake_internals import RunningSnakemake, SnakemakeJob
+
+FETCHING = (
+    "fetch_book",
+    "extract_fineweb",
+    "fetch_instructions",
+    "fetch_preferences",
+    "fetch_questions",
+    "fetch_task",
+)
+
+
+def read_configuration(files: Sequence[str | Path], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the resolved configuration of a workflow, or end the workflow with the mistake."""
+    try:
+        return load_files(files, overrides)
+    except UserError as error:
+        raise SystemExit(f"error  {error}") from error
+
+
+def list_own_text(paths: Paths) -> None:
+    """Write the list of one's own text, or end the workflow with the mistake."""
+    try:
+        paths.list_own_text()
+    except UserError as error:
+        raise SystemExit(f"error  {error}") from error
+
+
+def changed_settings(before: Iterable[str], now: Iterable[str]) -> str:
+    """The settings that differ, as "pretrain.tokens 1500000 → 2000000".
+
+    `before` and `now` have the `repr` of params that are in one of them alone: JSON of settings, or
+    a hash of code.
+    """
+    old, new = (
+        {key: value for text in params for key, value in settings_in(text)}
+        for params in (before, now)
+    )
+    changed = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
+    return ", ".join(f"{key} {show(old.get(key))} → {show(new.get(key))}" for key in changed)
+
+
+def settings_in(param: str) -> Iterator[tuple[str, Any]]:
+    """The settings in the `repr` of a param, by their dotted names."""
+    value = str(ast.literal_eval(param))
+    if value.startswith("{"):
+        yield from leaves(json.loads(value))
+    else:
+        yield "code", value[:12]
+
+
+def leaves(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, item in value.items():
+        if isinstance(item, Mapping) and item:
+            yield from leaves(item, f"{prefix}{key}.")
+        else:
+            yield prefix + key, item
+
+
+def begin(
+    running: RunningSnakemake,
+    config: Mapping[str, Any],
+    config_files: Collection[str | Path],
+    paths: Paths,
+    cluster: Sequence[Node] | None,
+    gpus: int,
+) -> None:
+    """Plan the run before its first job, and keep what its jobs or its report will need.
+
+    `gpus` are those of a training job here. Ends the workflow when the run would not do.
+    """
+    gc.enable()
+    jobs, here = running.jobs_to_run(), running.jobs_run_here
+    if here:
+        running.end_with_last_job()
+    else:
+        require_cluster(cluster or [], [job.resources for job in jobs if not job.is_local])
+    rules = {job.rule.name for job in jobs}
+    require_plan(plan_command(config, rules, config_files, gpus, here))
+    keep_what_is_needed(paths, jobs)
+    mark(paths, jobs)
+    keep_jobs(paths.results, config, jobs)
+    write_pipeline(paths.pipeline, config, running.needed_jobs())
+
+
+def plan_command(
+    config: Mapping[str, Any],
+    rules: Collection[str],
+    files: Collection[str | Path],
+    gpus: int,
+    local: bool,
+) -> list[str]:
+    """The command that plans a run of `rules`.
+
+    It is empty when they neither train nor fetch, and when the jobs run on other machines. Only the
+    stages that will run count, so that a cluster's login node may fetch the data for its GPUs.
+    """
+    if not local or not any(rule in rules for rule in TRAINING + FETCHING):
+        return []
+    paths = Paths(config)
+    stages = ",".join(stage for stage in TRAINING if stage in rules)
+    name = " ".join(os.path.relpath(file) for file in files)
+    return [
+        *(sys.executable, "-m", "nanoeuler", "plan", "--unless-short"),
+        *("--config", config_argument(without_addresses(config), "plan", paths.results)),
+        *("--save", paths.plan),
+        *(f"--name={name}", "--stages", stages),
+        *("--gpus", str(gpus)),
+    ]
+
+
+def without_addresses(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration with web shards of which only the sizes are left.
+
+    An argument of a command has at most 128 kB on Linux: about 500 addresses.
+    """
+    sources = dict(config["sources"])
+    if pages := sources.get("fineweb"):
+        sizes = [{"bytes": file_bytes(shard)} for shard in pages["shards"]]
+        sources["fineweb"] = {**pages, "shards": sizes}
+    return {**config, "sources": sources}
+
+
+def require_plan(command: list[str]) -> None:
+    """Run the plan, which prints its own findings, and end the workflow when it fails."""
+    if command and subprocess.run(command).returncode:
+        raise SystemExit(
+            "error  this machine won't do for this run, see above; "
+            "nothing was downloaded or started"
+        )
+
+
+def require_cluster(cluster: Sequence[Node], jobs: Iterable[Mapping[str, Any]]) -> None:
+    """End the workflow when `jobs`, the resources of each, would never run on the cluster."""
+    if found := obstacles(cluster, ask_accounts(), jobs):
+        raise SystemExit(
+            "\n".join(f"error  {sentence}" for sentence in found) + "\nnothing was submitted"
+        )
+
+
+def keep_what_is_needed(paths: Paths, jobs: Collection[SnakemakeJob]) -> None:
+    """Keep what Snakemake is about to delete: it deletes the outputs of `jobs`, which will run.
+
+    Models stay usable until their successors are whole.
+    """
+    try:
+        for stage in TRAINING:
+            if any(job.rule.name == stage for job in jobs):
+                keep_model(paths.model_folder(stage))
+    except UserError as error:
+        raise SystemExit(f"error  {error}") from error
+
+
+def mark(paths: Paths, jobs: Iterable[SnakemakeJob]) -> None:
+    """Mark what the jobs will fill, so that no run takes it for a text of one's own."""
+    try:
+        mark_outputs(paths.data, paths.results, (file for job in jobs for file in job.output))
+    except UserError as error:
+        raise SystemExit(f"error  {error}") from error
+
+
+def keep_jobs(folder: str | Path, config: Mapping[str, Any], jobs: Iterable[SnakemakeJob]) -> None:
+    """Note the jobs that a workflow will run, by their log files, in the run's folder."""
+    noted = {
+        log: {"rule": job.rule.name, "output": output}
+        for job in jobs
+        for log, output in zip(job.log, job.output, strict=False)
+    }
+    write_json(Path(folder, JOBS), {"version": 1, "config": config, "jobs": noted})
+
+
+def write_pipeline(
+    path: str | Path,
+    config: Mapping[str, Any],
+    needs: Mapping[SnakemakeJob, Collection[SnakemakeJob]],
+) -> None:
+    """Keep the configuration, for comparisons, and the order of the rules, for the report.
+
+    `needs` has every job of the DAG, and the jobs whose files it reads. The file holds {"config",
+    "rules": {name: {"jobs", "needs"}}}, with every rule behind the rules that it needs. A workflow
+    that trains but makes no report keeps the rules of an earlier one that did; one that does
+    neither leaves the file alone.
+    """
+    jobs: dict[str, int] = {}
+    needed: dict[str, set[str]] = {}
+    for job, others in needs.items():
+        name = job.rule.name
+        jobs[name] = jobs.get(name, 0) + 1
+        needed.setdefault(name, set()).update(other.rule.name for other in others)
+    if jobs.keys().isdisjoint(["write_report", *TRAINING]):
+        return
+    ordered = TopologicalSorter({name: needed[name] for name in sorted(jobs)}).static_order()
+    rules = {name: {"jobs": jobs[name], "needs": sorted(needed[name])} for name in ordered}
+    if "write_report" not in rules:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, UserError):
+            rules = read_json(path)["rules"] or rules
+    write_json(path, {"version": 1, "config": without_secrets(config), "rules": rules})
+
+
+def without_secrets(value: Any) -> Any:
+    """Return `value` with its addresses as they may be shown."""
+    if isinstance(value, Mapping):
+        return {key: without_secrets(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [without_secrets(item) for item in value]
+    return shown(value) if isinstance(value, str) and "://" in value else value
