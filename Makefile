@@ -2,7 +2,7 @@
 #
 #   make demo       .venv, then the offline demo from raw text to a chatting model
 #   make test       .venv with the development tools, then lint and the tests
-#   make lint       style, and the workflow's own checks
+#   make lint       style, types, which room imports which, and the workflow's own checks
 #   make fuzz       damaged input for every reader; `MINUTES=60`
 #   make torture    runs under kill -9 and on full disks; `KILLS=200`
 #   make mutants    mistakes planted in the computation, and what catches each
@@ -34,6 +34,7 @@ test: lint
 lint: .venv/dev.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	@$(BIN)/lint-imports --no-logo --no-cache
 	@$(MAKE) --no-print-directory --jobs 2 types workflow-style
 
 types:
