@@ -2,7 +2,7 @@
 
 Muon moves a matrix by the orthogonal matrix nearest to its momentum, so that no direction is
 neglected. q, k, v, gate and up are a matrix each, although the forward pass packs some of them into
-one, and GPT-2's files hold q, k and v as one tensor: docs/experiments/optimizer.md has what that
+one, and GPT-2's files hold q, k and v as one tensor: docs/experiments/training.md has what that
 brings.
 """
 
