@@ -123,7 +123,7 @@ def estimate_text(config: Config, paths: Paths, *, reads: bool = True) -> TextEs
         of_files = np.array([file.stat().st_size for file, _ in files], float)
         own = float(of_files.sum())
         if files and reads:
-            from nanoeuler.corpus import text_sample  # loads the compiler
+            from nanoeuler.planning import text_sample  # loads the compiler
 
             own, own_of_a_token = text_sample.measure(files, vocab_size)
         own_held_out = held_out(own / max(1.0, of_files.sum()) * of_files, share)
