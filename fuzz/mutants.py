@@ -32,7 +32,7 @@ import numpy as np  # noqa: F401
 
 ROOT = Path(__file__).parents[1]
 COPIED = ("nanoeuler", "tests", "fuzz", "config", "pyproject.toml")
-PAGE, RESULTS = ROOT / "docs/reliability.md", ROOT / "fuzz/findings/mutants.json"
+PAGE, RESULTS = ROOT / "fuzz/mutants.md", ROOT / "fuzz/findings/mutants.json"
 MARKS = "<!-- mutants -->\n", "<!-- end of mutants -->\n"
 SHARE_AT_START = 0.95
 SECONDS = 600

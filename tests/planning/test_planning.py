@@ -268,7 +268,7 @@ def test_a_run_that_is_started_again_keeps_its_first_plan(tmp_path):
 
 
 def test_the_plans_on_paper_are_what_the_command_prints(capsys):
-    page = (ROOT / "docs/big-runs.md").read_text()
+    page = (ROOT / "docs/scaling.md").read_text()
     (config,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     larger = config.replace("524288", "4194304")
     plans = re.findall(r"```\n(run billion: .*?)```", page, re.DOTALL)
