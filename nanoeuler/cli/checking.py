@@ -103,7 +103,7 @@ def run_check(options: argparse.Namespace) -> None:
     engine = forms[0].engine
     if options.output:
         report = table_report(gradients) | {
-            "version": 2,
+            "version": 1,
             "quick": options.quick,
             "passed": all(row.passed for row in gradients + rows),
             "tolerance": TOLERANCE,

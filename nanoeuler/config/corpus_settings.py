@@ -109,9 +109,8 @@ class Corpus(Section):
     )
     join_lines: bool = key(
         "join the lines of paragraphs of prose in books, whose ends a typesetter chose; verse, "
-        "tables and lists stay; a corpus that is there already stays as it is",
+        "tables and lists stay",
         default=True,
-        reruns=Reruns.UNLESS_DEFAULT,
     )
     validation_share: float = key(
         "share of each source that is held out: whole documents, at least two; of your own text "
@@ -154,5 +153,4 @@ class Tokenizer(Section):
         "the corpus",
         default=None,
         min_length=1,
-        reruns=Reruns.UNLESS_DEFAULT,
     )

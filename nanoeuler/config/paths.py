@@ -254,15 +254,12 @@ class Paths:
         ]
 
     def find_groups(self) -> int | None:
-        """Number of web shards in a group; None where one job builds the corpus.
-
-        A corpus that lies in one file stays there, so that runs of earlier versions stay finished.
-        """
+        """Number of web shards in a group; None where one job builds the corpus."""
         shards = len(self.web_shards)
         if not shards:
             return None
         size = min(self.config["corpus"]["fineweb"]["max_bytes_per_shard"], WHOLE_SHARD)
-        if shards * size <= ONE_JOB or os.path.exists(f"{self.corpus}/train/fineweb.txt"):
+        if shards * size <= ONE_JOB:
             return None
         return max(math.ceil(GROUP / size), math.ceil(shards / MOST_GROUPS))
 

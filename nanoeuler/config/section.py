@@ -22,11 +22,6 @@ class Reruns(Enum):
     IF_DECISIVE = auto()
     """The key is about measurements. They change a result only where they decide which model is
     kept or when the stage ends."""
-    NO_LONGER = auto()
-    """Like NEVER; earlier versions hashed the key, so its default is hashed in place of its value.
-    """
-    UNLESS_DEFAULT = auto()
-    """Earlier versions did not have the key, and did what its default says."""
 
 
 def key(
@@ -104,11 +99,6 @@ def required_fields(section: type[Section]) -> list[str]:
 
 def is_required(item: Field[Any]) -> bool:
     return item.default is MISSING and item.default_factory is MISSING
-
-
-def default_of(item: Field[Any]) -> Any:
-    """The default of a field that has one."""
-    return item.default if item.default_factory is MISSING else item.default_factory()
 
 
 def section_type(item: Field[Any]) -> type[Section] | None:

@@ -47,7 +47,6 @@ class Training(Section):
         "number format in which several ranks send gradients and their sums to each other; bf16 "
         "halves what travels and rounds every sum; one rank sends nothing",
         default="fp32",
-        reruns=Reruns.UNLESS_DEFAULT,
     )
     recompute: bool = key(
         "compute the largest product of each layer again in the backward pass instead of keeping "
@@ -73,16 +72,12 @@ class Training(Section):
     optimizer: Literal["adamw", "muon"] = key(
         "adamw; or muon, which moves the matrices of the blocks by Muon and all else by AdamW",
         default="adamw",
-        reruns=Reruns.UNLESS_DEFAULT,
     )
-    muon_momentum: float = key(
-        "decay of Muon's momentum", default=0.95, ge=0, lt=1, reruns=Reruns.UNLESS_DEFAULT
-    )
+    muon_momentum: float = key("decay of Muon's momentum", default=0.95, ge=0, lt=1)
     embedding_rate: float = key(
         "learning rate of the embedding, as a multiple of learning_rate",
         default=1.0,
         gt=0,
-        reruns=Reruns.UNLESS_DEFAULT,
     )
     weight_decay: float = key("decoupled weight decay, on matrices only", default=0.1, ge=0)
     beta1: float = key("decay of AdamW's first moment", default=0.9, ge=0, lt=1)
@@ -138,14 +133,12 @@ class Pretrain(Training):
         "embedding_rate",
         default=0.02,
         gt=0,
-        reruns=Reruns.UNLESS_DEFAULT,
     )
     grow_at: list[Annotated[int, Ge(1)]] = key(
         "steps after which the model grows in depth: twice the layers, each of half the step_size, "
         "compute nearly the same; training begins with so few layers that it ends with "
         "model.layers and model.step_size",
         default=[],
-        reruns=Reruns.UNLESS_DEFAULT,
     )
     document_mask: bool = key(
         "attention stays within a document; false lets the documents of a row mix", default=True
@@ -164,14 +157,12 @@ class Pretrain(Training):
         "manifest.json of the tokens that the model of init_from has learned from; some of them "
         "are mixed with the corpus, so that the model forgets less of them; null takes none",
         default=None,
-        reruns=Reruns.UNLESS_DEFAULT,
     )
     old_share: float = key(
         "old tokens for each token of the corpus",
         default=0.3,
         gt=0,
         le=100,
-        reruns=Reruns.UNLESS_DEFAULT,
     )
     sample_prompt: str | None = key(
         "a text that the model continues at every measurement, so that the log shows what it has "
@@ -209,7 +200,7 @@ class Tuning(Training):
         default=0.5,
         ge=0,
         le=1,
-        reruns=Reruns.NO_LONGER,
+        reruns=Reruns.NEVER,
     )
     patience: int | None = key(
         "the stage ends after this many measurements in a row that are no better than the best "

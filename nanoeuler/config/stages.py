@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import nanoeuler
-from nanoeuler.config.section import Reruns, Section, default_of, section_type
+from nanoeuler.config.section import Reruns, Section, section_type
 from nanoeuler.config.settings import Configuration
 from nanoeuler.config.sources import Sources
 from nanoeuler.storage.files import atomic_write, canonical_json, sha256_text
@@ -20,12 +20,12 @@ Config = Mapping[str, Any]
 class Stage(NamedTuple):
     """A stage of the workflow.
 
-    `revision` is raised when the stage's code changes what it writes. `reads` are the keys that it
-    reads, where {…} stands for the value of another key.
+    `reads` are the keys that it reads, where {…} stands for the value of another key. `revision` is
+    raised when the stage's code changes what it writes.
     """
 
-    revision: int
     reads: tuple[str, ...]
+    revision: int = 1
 
 
 WHOLE_RUN = (
@@ -48,32 +48,30 @@ BOOKS = "sources.gutenberg"
 PAGES = "sources.fineweb"
 
 STAGES = {
-    "plan": Stage(1, WHOLE_RUN),
-    "write_sample": Stage(2, ("sample",)),
-    "fetch_book": Stage(1, (f"{BOOKS}.collection", f"{BOOKS}.mirror", f"{BOOKS}.delay_seconds")),
-    "clean_book": Stage(1, ()),
+    "plan": Stage(WHOLE_RUN),
+    "write_sample": Stage(("sample",)),
+    "fetch_book": Stage((f"{BOOKS}.collection", f"{BOOKS}.mirror", f"{BOOKS}.delay_seconds")),
+    "clean_book": Stage(()),
     "extract_fineweb": Stage(
-        2, ("corpus.fineweb", f"{PAGES}.collection", f"{PAGES}.revision", f"{PAGES}.shards")
+        ("corpus.fineweb", f"{PAGES}.collection", f"{PAGES}.revision", f"{PAGES}.shards")
     ),
     "fetch_instructions": Stage(
-        1, ("sft.instructions", "sft.validation_share", "sources.instructions.{sft.instructions}")
+        ("sft.instructions", "sft.validation_share", "sources.instructions.{sft.instructions}")
     ),
     "fetch_preferences": Stage(
-        1, ("dpo.preferences", "dpo.validation_share", "sources.preferences.{dpo.preferences}")
+        ("dpo.preferences", "dpo.validation_share", "sources.preferences.{dpo.preferences}")
     ),
-    "fetch_questions": Stage(2, ("evaluate.questions", "sources.questions.{evaluate.questions}")),
-    "fetch_task": Stage(1, ("evaluate.tasks", "sources.tasks")),
+    "fetch_questions": Stage(("evaluate.questions", "sources.questions.{evaluate.questions}")),
+    "fetch_task": Stage(("evaluate.tasks", "sources.tasks")),
     "build_corpus": Stage(
-        5,
         (
             *("corpus.name", "corpus.sources", "corpus.validation_share", "corpus.deduplicate"),
             *("corpus.decontaminate", "corpus.join_lines", f"{BOOKS}.licence", f"{PAGES}.licence"),
         ),
     ),
-    "learn_bpe": Stage(1, ("tokenizer",)),
-    "tokenize": Stage(1, ("tokenizer.vocab_size",)),
+    "learn_bpe": Stage(("tokenizer",)),
+    "tokenize": Stage(("tokenizer.vocab_size",)),
     "check_fit": Stage(
-        1,
         (
             *(
                 "model.context",
@@ -86,30 +84,14 @@ STAGES = {
         ),
     ),
     "check_gradients": Stage(
-        2,
         ("model", *(f"pretrain.{key}" for key in CHECKED_SETTINGS)),
     ),
-    "pretrain": Stage(1, ("seed", "model", "pretrain")),
-    "sft": Stage(2, ("seed", "model", "sft")),
-    "dpo": Stage(1, ("seed", "model", "dpo")),
-    "evaluate_model": Stage(4, ("seed", "model.context", "pretrain.document_mask", "evaluate")),
-    "write_report": Stage(2, WHOLE_RUN),
+    "pretrain": Stage(("seed", "model", "pretrain")),
+    "sft": Stage(("seed", "model", "sft")),
+    "dpo": Stage(("seed", "model", "dpo")),
+    "evaluate_model": Stage(("seed", "model.context", "pretrain.document_mask", "evaluate")),
+    "write_report": Stage(WHOLE_RUN),
 }
-
-
-def revision(config: Config, stage: str) -> int:
-    """The revision of a stage for `config`; a raise does not reach runs that it does not change."""
-    known = ("gutenberg", "fineweb")
-    if stage == "build_corpus" and all(each in known for each in config["corpus"]["sources"]):
-        return 4  # 5 reads and splits one's own text in another way
-    settings = config.get(stage)
-    if isinstance(settings, Mapping):
-        is_gpt2 = config["model"].get("family") == "gpt2"
-        if is_gpt2 and settings.get("optimizer") == "muon":  # which moves q, k and v each by itself
-            return STAGES[stage].revision + 1
-        if settings.get("grow_at"):  # which leaves no moments to weights without a gradient
-            return STAGES[stage].revision + 1
-    return STAGES[stage].revision
 
 
 def stage_config(config: Config, stage: str) -> str:
@@ -119,7 +101,7 @@ def stage_config(config: Config, stage: str) -> str:
     fields written out are one model.
     """
     selected = select(config, STAGES[stage].reads)
-    return canonical_json(selected | {"revision": revision(config, stage)})
+    return canonical_json(selected | {"revision": STAGES[stage].revision})
 
 
 def config_argument(config: Config, stage: str, folder: str) -> str:
@@ -147,7 +129,7 @@ def stage_identity(config: Config, stage: str) -> str:
     selected = select(config, STAGES[stage].reads)
     sources = lasting(selected.pop("sources", {}), Sources)
     return canonical_json(
-        lasting(selected, Configuration) | {"sources": sources, "revision": revision(config, stage)}
+        lasting(selected, Configuration) | {"sources": sources, "revision": STAGES[stage].revision}
     )
 
 
@@ -198,10 +180,6 @@ def lasting(values: Mapping[str, Any], section: type[Section]) -> dict[str, Any]
                 pass
             case Reruns.IF_DECISIVE if not decisive:
                 pass
-            case Reruns.UNLESS_DEFAULT if value == default_of(field):
-                pass
-            case Reruns.NO_LONGER:
-                kept[key] = field.default
             case _:
                 kept[key] = lasting(value, inner) if inner and isinstance(value, Mapping) else value
     return kept

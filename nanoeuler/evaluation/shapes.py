@@ -1,6 +1,6 @@
 """The shapes of the files that the report and the comparison read.
 
-A shape has the keys that they use. A key that older versions did not write is NotRequired.
+A shape has the keys that they use.
 """
 
 from typing import Annotated, NotRequired, Required, TypedDict
@@ -48,10 +48,10 @@ class Measurement(TypedDict):
 
 class Step(Measurement):
     loss: Measured
-    learning_rate: NotRequired[Number | None]
-    gradient_norm: NotRequired[Measured | None]
-    tokens_per_second: NotRequired[Number | None]
-    mfu: NotRequired[Number | None]
+    learning_rate: Number
+    gradient_norm: Measured
+    tokens_per_second: Number
+    mfu: Number | None
 
 
 class Validation(Measurement):
@@ -90,12 +90,12 @@ class TaskScore(TypedDict):
 class Replies(TypedDict):
     stopped: Measured
     mean_reply_tokens: Measured
-    repetition: NotRequired[Measured | None]
+    repetition: Measured | None
 
 
 class Chat(Replies):
     prompts: Count
-    sampled: NotRequired[Replies | None]
+    sampled: Replies
 
 
 class KindScore(TypedDict):
@@ -133,9 +133,9 @@ class Answers(Replies):
     standard_error: Measured | None
     kinds: dict[str, KindScore]
     commonest_answer: CommonestAnswer
-    commonest_answer_of_kind: NotRequired[KindBaseline | None]
+    commonest_answer_of_kind: KindBaseline | None
     replies: list[Reply]
-    style: NotRequired[Style | None]
+    style: Style | None
 
 
 class Statistic(TypedDict):
@@ -241,7 +241,7 @@ class Gradients(TypedDict):
     passed: bool
     largest_error: Number | None
     quick: bool
-    engine: NotRequired[CheckedEngine | None]
+    engine: CheckedEngine
 
 
 # ---- pipeline.json and the manifests
@@ -283,7 +283,7 @@ class Pipeline(TypedDict, total=False):
 
 
 class PlannedStage(TypedDict):
-    seconds: NotRequired[Amount | None]
+    seconds: Amount | None
 
 
 class PlannedScore(TypedDict):
@@ -295,9 +295,9 @@ class PlannedScore(TypedDict):
 class Plan(TypedDict):
     data_disk: Amount
     results_disk: Amount
-    results_peak: NotRequired[Amount]
+    results_peak: Amount
     memory: Amount
-    bits_per_byte: NotRequired[dict[str, PlannedScore]]
+    bits_per_byte: dict[str, PlannedScore]
     stages: dict[str, PlannedStage]
 
 

@@ -58,7 +58,6 @@ def accept_model(folder: Path) -> list[Path]:
     noted = description.get("sha256")
     hashes = {name: sha256_file(folder / name) for name in (WEIGHTS, TOKENIZER)}
     description |= {
-        "version": 2,
         "sha256": hashes,
         "info": {**description.get("info", {}), "accepted": now()},
     }

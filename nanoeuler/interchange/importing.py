@@ -23,7 +23,7 @@ from nanoeuler.model.files import CONFIG, MOST_CONFIG, TOKENIZER, WEIGHTS, Saved
 from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.template import TEMPLATES, chat_template
 from nanoeuler.model.weights_file import TYPES, read_header, read_values, require_size
-from nanoeuler.storage.files import read_bounded, read_json, sha256_file, sha256_text
+from nanoeuler.storage.files import read_bounded, read_json, sha256_file
 from nanoeuler.tokenizer import gpt2_files
 from nanoeuler.tokenizer.gpt2_files import HUGGING_FACE
 from nanoeuler.tokenizer.huggingface_encoder import HuggingFaceEncoder
@@ -76,11 +76,6 @@ GPT2_ONLY: dict[str, tuple[Any, ...]] = {
 COMPUTED = ("rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")
 """Ends of the names of tensors that follow from the config: frequencies and causal masks."""
 CHAT_TEMPLATE = "chat_template.jinja"
-EARLIER_TEMPLATES = {
-    "c97ef4d7b9a1f6f92f66d84b84a7d6e6fb25872ab79e25c44183940d405a1f3d": "alpaca",
-    "ff191cc2f1993e85c24bbff6e092a818f79dab162797cb8128f5d8f058a6ad50": "chat",
-}
-"""The sha256 of a chat template that earlier versions exported → the template that it renders."""
 DEFAULTS: dict[str, dict[str, Any]] = {
     "MistralForCausalLM": {"num_key_value_heads": 8, "sliding_window": 4096},
     "Qwen3ForCausalLM": {"num_key_value_heads": 32, "head_dim": 128, "sliding_window": 4096},
@@ -408,9 +403,7 @@ def find_template(folder: Path) -> str | None:
         path = folder / TOKENIZER_CONFIG
         settings = read_json(path, MOST_SETTINGS) if path.is_file() else {}
         found = settings.get("chat_template") if isinstance(settings, dict) else None
-    known = EARLIER_TEMPLATES | {sha256_text(chat_template(name)): name for name in TEMPLATES}
-    text = found.encode("utf-8", "replace").decode() if isinstance(found, str) else ""
-    template = known.get(sha256_text(text))
+    template = next((name for name in TEMPLATES if found == chat_template(name)), None)
     if template is None:
         log.line(
             "template",

@@ -88,10 +88,6 @@ QK_NORMS = ("none", "rms", "weighted")
 
 FAMILIES = ("llama", "gpt2")
 
-VARIANTS: dict[str, Any] = {"qk_norm": "none", "family": "llama"}
-"""Fields that were added later, and their defaults. A configuration that leaves them alone writes
-the same `to_dict` as before, so that fingerprints of earlier runs hold."""
-
 
 @dataclass(frozen=True)
 class ModelConfig:
@@ -222,9 +218,8 @@ class ModelConfig:
         return cls(**merged)
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields except variants that are not used: see `VARIANTS`."""
-        values = dataclasses.asdict(self) | {"mtp_weights": list(self.mtp_weights)}
-        return {key: value for key, value in values.items() if VARIANTS.get(key) != value}
+        """All fields, as JSON values."""
+        return dataclasses.asdict(self) | {"mtp_weights": list(self.mtp_weights)}
 
     @property
     def ffn_storage(self) -> int:

@@ -66,7 +66,7 @@ def keep_model(folder: str | Path) -> None:
     if all((folder / name).is_file() for name in (WEIGHTS, CONFIG, TOKENIZER)):
         with atomic_folder(previous(folder)) as temporary:
             for name in (WEIGHTS, CONFIG, TOKENIZER, *COMPANIONS):
-                if (folder / name).is_file():  # earlier versions wrote no companions
+                if (folder / name).is_file():
                     link_or_copy(folder / name, temporary / name)
 
 
@@ -88,7 +88,7 @@ def save_model(folder: str | Path, model: SavedModel, dtype: str = "f32") -> Non
         tokenizer_json.write_framed(temporary / TOKENIZER, vocabulary)
         hashes = {name: sha256_file(temporary / name) for name in (WEIGHTS, TOKENIZER)}
         description = {
-            "version": 2,  # 1 had no seal
+            "version": 1,
             "model": model.config.to_dict(),
             "stage": model.stage,
             "template": model.template,
@@ -163,8 +163,8 @@ def read_description(folder: Path) -> tuple[ModelConfig, dict[str, Any]]:
     Raises `UserError` for a section that is not as it was written.
     """
     config, description = read_unsealed(folder)
-    path, sealed = folder / CONFIG, description.get("version", 1) != 1
-    check_seal(path, description, origin_of(folder, description), required=sealed)
+    origin = origin_of(folder, description)
+    check_seal(folder / CONFIG, description, origin, required=True)
     return config, description
 
 

@@ -3,10 +3,10 @@
 A folder's manifest or description holds the hashes of its files. A JSON file that no other file
 describes holds its own, the seal:
 
-    write_json(path, seal({"version": 2, "step": 90}))
+    write_json(path, seal({"version": 1, "step": 90}))
     check_seal(path, read_json(path), origin)
 
-What has no noted hash (made by hand, or by an older version) is taken as it is.
+Results without a seal, made by hand, are taken as they are; models and checkpoints are not.
 """
 
 import functools

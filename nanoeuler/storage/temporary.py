@@ -14,8 +14,8 @@ from pathlib import Path
 
 from nanoeuler.errors import UserError
 
-LEFT = re.compile(r"\..+\.(?:[0-9a-f]{8}\.part|\d+\.(?:part|old))")
-"""Names of temporary files and folders: of `temporary_path`, and of older versions."""
+LEFT = re.compile(r"\..+\.[0-9a-f]{8}\.part")
+"""Names that `temporary_path` gives."""
 ABANDONED_SECONDS = 24 * 3600.0
 NAME_LENGTH = 32  # of the characters that a temporary name takes over
 TRIES = 100

@@ -10,7 +10,7 @@ import resource
 import sys
 import time
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any, TypedDict
 
 from nanoeuler.storage.files import explain_os_errors
 from nanoeuler.storage.shape import Amount, Count, read_lines
@@ -22,7 +22,7 @@ class Attempt(TypedDict):
     """The part of a line that the report uses."""
 
     seconds: Amount
-    peak_bytes: NotRequired[Count]
+    peak_bytes: Count
 
 
 class Timing:

@@ -6,9 +6,8 @@ then more epochs. docs/tuning.md has the measurements behind the constants.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 from nanoeuler.config.settings import Dpo, Sft, Tuning
 
@@ -61,11 +60,6 @@ class Amount:
 
     def put_into(self, settings: Settings) -> Settings:
         return replace(settings, **asdict(self))
-
-    def put_into_section(self, section: Mapping[str, Any]) -> dict[str, Any]:
-        """The section with the numbers that were null there, for they decide the weights."""
-        found = {key: value for key, value in asdict(self).items() if section.get(key, 0) is None}
-        return {**section, **found}
 
 
 def steps_of(epochs: float, batch_tokens: int, tokens: float, row: int) -> int:

@@ -79,7 +79,7 @@ class Checkpoints:
             for name, content in files.items():
                 save_tensors(temporary / name, content)
             hashes = {name: sha256_file(temporary / name) for name in files}
-            state = {"version": 2, "step": step, "sha256": hashes}  # 1 had no seal
+            state = {"version": 1, "step": step, "sha256": hashes}
             write_json(temporary / STATE, seal(state | {"model": config.to_dict(), **info}))
 
     def read_state(self, step: int) -> dict[str, Any] | None:
@@ -194,7 +194,7 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
         raise UserError(f"{folder / STATE}: not the state of a checkpoint; delete {folder}")
     remedy = f"delete {folder} and run the stage again, which resumes from the checkpoint before it"
     origin = Origin(f"the stage {content.get('stage')}", remedy)
-    check_seal(folder / STATE, content, origin, required=content.get("version", 1) != 1)
+    check_seal(folder / STATE, content, origin, required=True)
     if WEIGHTS not in content["sha256"]:
         raise UserError(f"{folder / STATE}: lacks the sha256 of {WEIGHTS}; {remedy}")
     for name in {WEIGHTS, OPTIMIZER} & content["sha256"].keys():

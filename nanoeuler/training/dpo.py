@@ -65,8 +65,8 @@ def dpo(
     Prompts that the manifest `instructions` holds out are not learned. Returns the model folder.
     Raises `UserError` for input that does not fit.
     """
-    section, seed = config["dpo"], config["seed"]
-    settings, model = Dpo.read(section), ModelConfig.from_dict(config["model"])
+    settings, seed = Dpo.read(config["dpo"]), config["seed"]
+    model = ModelConfig.from_dict(config["model"])
     model = replace(model, context=settings.context or model.context)
     tokenizer = Tokenizer.load(tokenizer_path)
     parent = read_parent(parent_folder, model, tokenizer, tokenizer_path)
@@ -143,7 +143,6 @@ def dpo(
         output=output,
         config=model,
         settings=settings,
-        section=amount.put_into_section(section),
         inputs={"seed": seed, **origin},
         stream=training,
         schedule=Schedule.of(settings, steps),

@@ -33,7 +33,6 @@ class Job:
     output: Path  # results/<run>/<stage>
     config: ModelConfig
     settings: StageSettings
-    section: Mapping[str, Any]  # the settings as they were given: see `fingerprint`
     inputs: Mapping[str, Any]  # what else decides the weights, for the fingerprint
     stream: Stream
     schedule: Schedule
@@ -53,20 +52,10 @@ class Job:
     info: dict[str, Any] = field(default_factory=dict)  # for the model folder: licences, parent
     group: Group = ALONE  # the ranks that share each step
 
-    @property
-    def hashed(self) -> dict[str, Any]:
-        """All that the fingerprint hashes beside the settings."""
-        candidate = self.backend.candidate
-        ops = {"candidate": candidate} if candidate else {}
-        moved = self.config.family == "gpt2" and self.settings.optimizer == "muon"
-        muon = {"muon_revision": 2} if moved else {}  # earlier code moved q, k and v as one matrix
-        # earlier code gave moments to weights without a gradient
-        growth = {"growth_revision": 2} if self.grow_at else {}
-        return {**self.inputs, **self.schedule.hashed, **muon, **growth, **ops}
-
     @cached_property
     def fingerprint(self) -> str:
-        return fingerprint(self.stage, self.section, **self.hashed)
+        candidate = self.backend.candidate
+        return fingerprint(self.stage, self.settings, candidate=candidate, **self.inputs)
 
     def model_after(self, steps: int) -> ModelConfig:
         """The model that has just done that many steps. If it grows, then before the next."""

@@ -7,6 +7,7 @@ a number are left out, see `skipping.py`.
 """
 
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,7 @@ class Trainer:
     def resume(self, saved: dict[str, Any]) -> None:
         """Take over everything that the checkpoint `saved` holds."""
         job, total = self.job, self.job.schedule.total_steps
-        self.skipped = Skipped(saved.get("skipped", []), saved.get("rewinds", 0))
+        self.skipped = Skipped(saved["skipped"], saved["rewinds"])
         self.seconds_before = saved["seconds"]
         self.worker.resume(saved)
         self.restore(saved)
@@ -139,7 +140,7 @@ class Trainer:
         here = environment(self.job.backend)
         before = {key: saved["environment"].get(key, "unknown") for key in here}
         here |= {"micro_batch_rows": self.worker.micro_batch_rows, "ranks": self.job.group.size}
-        before |= {"micro_batch_rows": saved["micro_batch_rows"], "ranks": saved.get("ranks", 1)}
+        before |= {"micro_batch_rows": saved["micro_batch_rows"], "ranks": saved["ranks"]}
         changed = changes(before, here)
         if changed:
             log.line(
@@ -154,7 +155,7 @@ class Trainer:
         return {
             "stage": job.stage,
             "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "config": {"model": job.config.to_dict(), job.stage: job.section},
+            "config": {"model": job.config.to_dict(), job.stage: asdict(job.settings)},
             "parameters": parameter_count(job.config),
             "total_steps": job.schedule.total_steps,
             "tokens_per_step": job.tokens_per_step,
@@ -392,11 +393,11 @@ class Trainer:
         info = {
             "stage": job.stage,
             "fingerprint": job.fingerprint,
-            "tokenizer": job.inputs.get("tokenizer"),
+            "tokenizer": job.inputs["tokenizer"],
             "total_steps": schedule.total_steps,
             "decay_start": schedule.decay_start,
             "tokens": self.state.step * job.tokens_per_step,
-            "section": job.section,
+            "section": asdict(job.settings),
             "micro_batch_rows": self.worker.micro_batch_rows,
             "ranks": job.group.size,
             **self.measurements.saved,

@@ -30,7 +30,7 @@ class Measurements:
     @classmethod
     def restored(cls, saved: Mapping[str, Any], steps: Container[int]) -> "Measurements":
         """Those that a checkpoint holds. The best counts if its step is one of `steps`."""
-        found = cls(last=saved["validated"], worse=saved.get("worse", 0))
+        found = cls(last=saved["validated"], worse=saved["worse"])
         if saved["best"] is not None and saved["best"]["step"] in steps:
             found.take_best(saved["best"]["step"], saved["best"]["score"])
         return found

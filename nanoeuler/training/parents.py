@@ -55,19 +55,18 @@ def read_parent(
 
     Only the context may differ, where positions are not learned: RoPE has no parameters. Raises
     `UserError` for another tokenizer than the weights were trained with, for other fields, and for
-    a file that is not as it was written. A checkpoint of earlier code names no tokenizer, and takes
-    any of its size.
+    a file that is not as it was written.
     """
     found = find_weights(Path(folder))
     if (found / CONFIG).is_file():
         config, description = read_description(found)
         weights = check_hashes(found, description)
-        known: str | None = Tokenizer.load(found / TOKENIZER).fingerprint
+        known = Tokenizer.load(found / TOKENIZER).fingerprint
     else:
         state = read_checkpoint(found)
         config, description = ModelConfig.from_dict(state["model"]), {}
-        weights, known = state["sha256"][WEIGHTS], state.get("tokenizer")
-    if known is not None and known != tokenizer.fingerprint:
+        weights, known = state["sha256"][WEIGHTS], state["tokenizer"]
+    if known != tokenizer.fingerprint:
         raise UserError(
             f"{found}: was trained with another tokenizer than {tokenizer_path}, so that each of "
             "its rows would stand for another piece of text; set tokenizer.path to a folder with "

@@ -52,8 +52,8 @@ def pretrain(
 
     Raises `UserError` for input that does not fit.
     """
-    section, seed = config["pretrain"], config["seed"]
-    settings, model = Pretrain.read(section), ModelConfig.from_dict(config["model"])
+    settings, seed = Pretrain.read(config["pretrain"]), config["seed"]
+    model = ModelConfig.from_dict(config["model"])
     tokenizer, store = Tokenizer.load(tokenizer_path), TokenStore.open(tokens)
     store.check_tokenizer(tokenizer, tokenizer_path)
     check_tokenizer(tokenizer, tokenizer_path, model, started=settings.init_from is not None)
@@ -122,7 +122,6 @@ def pretrain(
         output=output,
         config=model,
         settings=settings,
-        section=section,
         inputs={
             "model": model.to_dict(),
             "seed": seed,

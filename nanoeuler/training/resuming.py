@@ -2,11 +2,11 @@
 
 import contextlib
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from nanoeuler import log
 from nanoeuler.training.checkpoint import Checkpoints
-from nanoeuler.training.fingerprint import earlier_fingerprint, fingerprint
 from nanoeuler.training.job import Job
 
 
@@ -18,27 +18,12 @@ def find_checkpoint(job: Job, checkpoints: Checkpoints) -> dict[str, Any] | None
     state = checkpoints.newest()
     if state is None:
         return None
-    if not same_run(job, state):
+    if state["fingerprint"] != job.fingerprint:
         set_aside(job, checkpoints, state)
         return take_back(job, checkpoints)
     if state["total_steps"] != job.schedule.total_steps:  # WSD: cosine fingerprints its length
         return before_decay(job, checkpoints, state)
     return state
-
-
-def same_run(job: Job, state: Mapping[str, Any]) -> bool:
-    """Whether a checkpoint is of `job`: by its fingerprint, or by the one that earlier code gave.
-
-    The settings behind an earlier one have to be those of `job` in all that changes the weights.
-    """
-    found = state["fingerprint"]
-    if found == job.fingerprint:
-        return True
-    stage, section, hashed = job.stage, state["section"], job.hashed
-    return (
-        found == earlier_fingerprint(stage, section, **hashed)
-        and fingerprint(stage, section, **hashed) == job.fingerprint
-    )
 
 
 def take_back(job: Job, checkpoints: Checkpoints) -> dict[str, Any] | None:
@@ -57,7 +42,7 @@ def take_back(job: Job, checkpoints: Checkpoints) -> dict[str, Any] | None:
 def set_aside(job: Job, checkpoints: Checkpoints, state: Mapping[str, Any]) -> None:
     """Move the checkpoints of another job away, and say what differs."""
     kept = checkpoints.set_aside(state["fingerprint"])
-    changed = changes(state["section"], job.section)
+    changed = changes(state["section"], asdict(job.settings))
     what = ", ".join(changed) or "data, model, seed or parent"
     log.line(
         "fresh",

@@ -49,12 +49,6 @@ class Schedule:
         """Steps of warm-up; at most half of a short run."""
         return min(self.warmup_steps, self.total_steps // 2)
 
-    @property
-    def hashed(self) -> dict[str, int]:
-        """What the fingerprint hashes: the revision of the few schedules that earlier code had
-        otherwise."""
-        return {"schedule_revision": 2} if self.total_steps == 1 else {}
-
     def shared_steps(self, total_steps: int) -> int:
         """The first steps that have the same rates in a wsd run of `total_steps`."""
         other = replace(self, total_steps=total_steps)

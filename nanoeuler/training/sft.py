@@ -52,8 +52,8 @@ def sft(
     Prompts that the manifest `preferences` holds out are not learned. Without a parent the first
     weights are random. Returns the model folder. Raises `UserError` for input that does not fit.
     """
-    section, seed = config["sft"], config["seed"]
-    settings, model = Sft.read(section), ModelConfig.from_dict(config["model"])
+    settings, seed = Sft.read(config["sft"]), config["seed"]
+    model = ModelConfig.from_dict(config["model"])
     model = replace(model, context=settings.context or model.context)
     tokenizer = Tokenizer.load(tokenizer_path)
     parent = read_parent(parent_folder, model, tokenizer, tokenizer_path) if parent_folder else None
@@ -93,7 +93,6 @@ def sft(
         output=output,
         config=model,
         settings=settings,
-        section=amount.put_into_section(section),
         inputs={
             "model": model.to_dict(),
             "seed": seed,

@@ -92,7 +92,7 @@ class Worker:
         """Take over batches and algorithms from a checkpoint of an earlier process."""
         if self.job.settings.micro_batch_rows == "auto":
             self.micro_batch_rows = saved["micro_batch_rows"]  # another number may fit here
-        self.job.backend.algorithms.update(saved.get("algorithms", {}))
+        self.job.backend.algorithms.update(saved["algorithms"])
 
     @everywhere
     def restore(self, saved: dict[str, Any]) -> None:

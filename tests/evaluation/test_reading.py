@@ -109,7 +109,7 @@ def test_attention_is_what_mixes_the_values(model, first):
 def test_the_report_colours_the_text_and_shows_the_lens(tmp_path):
     config, folder = fabricated.fabricate(tmp_path, ("pretrain", "sft"))
     run = gather(config, folder)
-    assert "token by token" not in page(run)  # an evaluation of an earlier version
+    assert "token by token" not in page(run)
     for stage, first in (("pretrain", 7.9), ("sft", math.nan)):
         costs = {"tokens": [" <mill>", "s", "¶\n"], "bits": [first, 0.2, 3.4]}
         guesses = [[["␣a", "b", "c"]] * 2] * 8 + [[["␣end", "b", "c"]] * 2]

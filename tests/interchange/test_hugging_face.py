@@ -86,27 +86,11 @@ def test_an_imported_model_is_a_parent(exported, tmp_path, tokenizer_path):
     assert np.array_equal(parent.parameters, load_model(tmp_path / "back").parameters)
 
 
-EARLIER_CHAT = (
-    "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'user' %}"
-    "{% if message['input'] %}{{ \"User: \" }}{{ message['content'] }}{{ \"\\n\\n\" }}"
-    "{{ message['input'] }}{{ \"\\n\\n\" }}{% else %}{{ \"User: \" }}{{ message['content'] }}"
-    "{{ \"\\n\\n\" }}{% endif %}{% elif message['role'] == 'assistant' %}{{ \"Assistant: \" }}"
-    "{{ message['content'] }}{{ eos_token }}{% else %}{{ raise_exception(\"the template chat has "
-    'turns of user and assistant only") }}{% endif %}{% endfor %}{% if add_generation_prompt %}'
-    '{{ "Assistant: " }}{% endif %}'
-)
-
-
 def set_template(folder, text):
     path = folder / "tokenizer_config.json"
     settings = json.loads(path.read_text())
     settings.pop("chat_template")
     path.write_text(json.dumps(settings | ({} if text is None else {"chat_template": text})))
-
-
-def test_an_export_of_an_earlier_version_keeps_its_template(exported, tmp_path):
-    set_template(exported, EARLIER_CHAT)
-    assert import_folder(exported, tmp_path / "back").template == "chat"
 
 
 @pytest.mark.parametrize("text", [None, "{{ messages }}", "\ud800", 3])

@@ -27,6 +27,7 @@ from nanoeuler.model.flat import FlatBuffer, initial_parameters
 from nanoeuler.model.spec import tensor_table
 from nanoeuler.model.template import TEMPLATES, chat_template
 from nanoeuler.model.weights_file import named, write_tensors
+from nanoeuler.storage.integrity import seal
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.vocabulary import build
 from nanoeuler.training.checkpoint import read_parameters
@@ -155,7 +156,7 @@ def test_a_step_is_in_the_weights_of_the_file_where_that_is_exact(tmp_path, save
     assert read_parameters(folder, load_config(folder)).tobytes() == ours.array.tobytes()
     accept(folder)
     assert np.array_equal(load_model(folder).parameters, ours.array)
-    # as an earlier version wrote it
+    # without h in them
     write_tensors(folder / "model.safetensors", named({"": ours}), "f32")
     accept(folder)
     assert np.array_equal(load_model(folder).parameters, ours.array)
@@ -174,7 +175,7 @@ def test_a_weight_that_the_step_would_change_keeps_the_file_as_it_was(tmp_path, 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_a_norm_without_weights_has_ones_in_the_file(tmp_path, saved, dtype):
-    """With them it is a Qwen3 to transformers; a file of an earlier version lacks them."""
+    """With them it is a Qwen3 to transformers; a file may lack them, as a checkpoint does."""
     folder = tmp_path / "other"
     ours, keys = another(folder, saved, qk_norm="rms")
     saved_model = load_model(folder)
@@ -375,8 +376,7 @@ def test_weights_with_a_layer_more_than_the_config_says(saved):
     path = saved[0] / "config.json"
     content = json.loads(path.read_text())
     content["nanoeuler"]["model"]["layers"] -= 1
-    content["nanoeuler"]["version"] = 1  # which has no seal
-    del content["nanoeuler"]["seal"]
+    content["nanoeuler"] = seal(content["nanoeuler"])
     path.write_text(json.dumps(content))
     layer = content["nanoeuler"]["model"]["layers"]
     assert f"tensor model.layers.{layer}.input_layernorm.weight is one too many" in refusal(

@@ -277,11 +277,9 @@ def test_the_next_writer_removes_what_a_killed_one_left_but_not_what_a_living_on
     [
         (".step-1.elsewhere.0123abcd.part", 0, True),  # another host: perhaps at work
         (".step-1.elsewhere.0123abcd.part", 2 * DAY, False),
-        (".step-1.4711.part", 0, True),  # of an older version, which had no locks
-        (".step-1.4711.part", 2 * DAY, False),
-        (".step-1.4711.old", 2 * DAY, False),
+        (".step-1.4711.part", 2 * DAY, True),  # somebody else's
         (f".step-1.{socket.gethostname()}.0123abcd.part", 0, False),
-        (".step-1.notes.part", 2 * DAY, True),  # somebody else's
+        (".step-1.notes.part", 2 * DAY, True),
         (".other.elsewhere.0123abcd.part", 2 * DAY, True),  # of another output
     ],
 )

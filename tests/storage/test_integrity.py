@@ -108,7 +108,7 @@ def test_a_seal_survives_json_and_shows_every_change(tmp_path):
         changed = json.loads(path.read_text()) | {key: 91}
         with pytest.raises(UserError, match=r"state\.json: its bytes are not those"):
             check_seal(path, changed, ORIGIN)
-    check_seal(path, {"step": 90}, ORIGIN)  # of an older version
+    check_seal(path, {"step": 90}, ORIGIN)  # made by hand
     with pytest.raises(UserError, match="none noted"):
         check_seal(path, {"step": 90}, ORIGIN, required=True)
 

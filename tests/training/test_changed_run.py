@@ -1,19 +1,11 @@
 """Changed settings: a stage trains afresh, goes on, or says how to go on."""
 
-import json
 import shutil
 import signal
-from dataclasses import replace
 
 import pytest
 
-from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import load_model
-from nanoeuler.storage.files import sha256_file
-from nanoeuler.storage.integrity import seal
-from nanoeuler.tokenizer import Tokenizer
-from nanoeuler.tokenizer.shards import TokenStore
-from nanoeuler.training.fingerprint import earlier_fingerprint, fingerprint
 
 
 def test_another_learning_rate_trains_afresh_and_keeps_the_old_checkpoints(trainer, uninterrupted):
@@ -74,55 +66,6 @@ def test_a_wsd_run_whose_warm_up_was_cut_starts_again_when_made_longer(trainer):
     assert "the warm-up takes half of a run of 30 steps" in trainer.run()
     longer = trainer.weights()
     assert run_anew(trainer) == longer
-
-
-def test_a_run_of_earlier_code_stays_finished(trainer, uninterrupted):
-    """That code hashed minimum_fit_share; here is a checkpoint as it wrote it."""
-    parent = ["--parent", str(uninterrupted.output / "pretrain" / "model")]
-    trainer.config["sft"] |= {"minimum_fit_share": 0.25, "patience": 50, "keep": "final"}
-    trainer.run("sft", *parent)
-    weights = trainer.weights("sft")
-    path = trainer.checkpoints("sft")[-1] / "state.json"
-    state = json.loads(path.read_text())
-    info = load_model(trainer.output / "sft" / "model").info
-    config = ModelConfig.from_dict(trainer.config["model"])
-    files = [trainer.data / "instructions" / f"{split}.jsonl" for split in ("train", "validation")]
-    state["fingerprint"] = earlier_fingerprint(
-        "sft",
-        state["section"],
-        model=replace(config, context=256).to_dict(),
-        seed=1,
-        instructions=[sha256_file(path) for path in files],
-        tokenizer=Tokenizer.load(trainer.data / "tokenizer.json").fingerprint,
-        parent=info["parent"],
-    )
-    path.write_text(json.dumps(seal(state)))
-    assert "exporting its model again" in trainer.run("sft", *parent)
-    assert trainer.weights("sft") == weights
-    state["section"]["validate_every"] = 5  # which that code did not hash
-    path.write_text(json.dumps(seal(state)))
-    assert "changed since the last run: validate_every 5 → 4" in trainer.run("sft", *parent)
-
-
-def test_a_gpt2_whose_q_k_and_v_muon_moved_as_one_matrix_trains_anew(trainer):
-    """As earlier code did; the rest of its fingerprint is what it was."""
-    trainer.config["model"] = trainer.config["model"] | {"family": "gpt2", "kv_heads": 2}
-    trainer.config["pretrain"] |= {"optimizer": "muon", "tokens": 4 * 128}
-    trainer.run()
-    path = trainer.checkpoints()[-1] / "state.json"
-    state = json.loads(path.read_text())
-    hashed = {
-        "model": ModelConfig.from_dict(trainer.config["model"]).to_dict(),
-        "seed": 1,
-        "tokens": TokenStore.open(trainer.data / "tokens/manifest.json").fingerprint,
-        "tokenizer": Tokenizer.load(trainer.data / "tokenizer.json").fingerprint,
-        "parent": None,
-    }
-    now = fingerprint("pretrain", state["section"], **hashed, muon_revision=2)
-    assert state["fingerprint"] == now
-    state["fingerprint"] = fingerprint("pretrain", state["section"], **hashed)
-    path.write_text(json.dumps(seal(state)))
-    assert "training starts from the beginning" in trainer.run()
 
 
 def test_settings_that_are_changed_back_find_their_checkpoints_again(trainer, uninterrupted):

@@ -2,13 +2,9 @@
 
 import json
 import math
-import shutil
-import signal
 
 import pytest
 
-from nanoeuler.model.files import load_model
-from nanoeuler.storage.integrity import seal
 from nanoeuler.training.measurements import Measurements
 
 
@@ -39,27 +35,6 @@ def test_a_best_whose_checkpoint_is_gone_counts_no_more():
     assert (restored.best_step, restored.last) == (None, 4)
     restored.add(6, 1.7)
     assert restored.best_step == 6
-
-
-def test_a_score_that_is_no_number_does_not_stay_the_best(trainer, uninterrupted):
-    """As earlier versions left it in a checkpoint."""
-    parent = ["--parent", str(uninterrupted.output / "pretrain" / "model")]
-    trainer.config["sft"] |= {"validate_every": 20, "checkpoint_minutes": 1e-6}
-    stopped = trainer.start_until(24, "sft", *parent)
-    stopped.send_signal(signal.SIGKILL)
-    stopped.communicate()
-    first, *_ = trainer.checkpoints("sft")
-    aside = shutil.copytree(first, trainer.output / "aside")
-    trainer.run("sft", *parent)
-    weights, step = trainer.weights("sft"), load_model(trainer.output / "sft/model").info["step"]
-    assert step > int(first.name.removeprefix("step-"))
-    shutil.rmtree(first.parent)
-    shutil.copytree(aside, first)
-    state = json.loads((first / "state.json").read_text())
-    nan = {"best": {"step": state["step"], "score": math.nan}, "validated": state["step"]}
-    (first / "state.json").write_text(json.dumps(seal(state | nan)))
-    trainer.run("sft", *parent)
-    assert trainer.weights("sft") == weights
 
 
 @pytest.mark.parametrize(

@@ -30,15 +30,6 @@ def test_18_gb_are_cleaned_and_encoded_in_5_groups(checkout):
     assert not any(corpus.glob("tokens-*-groups/*"))
 
 
-def test_a_corpus_in_one_file_stays_in_it_and_its_run_stays_finished(checkout):
-    take(checkout, 18)
-    checkout.write("data/corpora/shared/train/fineweb.txt", "as one job has written it")
-    assert checkout.planned() == EVERY_STAGE | {"extract_fineweb": 18}
-    manifest = "data/corpora/shared/manifest.json"
-    checkout.run(manifest)
-    assert "Nothing to be done" in checkout.run(manifest)
-
-
 def test_the_commands_of_a_thousand_shards_fit_the_shell(checkout):
     take(checkout, 1_000)
     printed = checkout.run("-n", "--printshellcmds").splitlines()

@@ -78,30 +78,6 @@ def test_a_key_reruns_the_stages_that_read_it(resolve, change, stages):
     assert rerun(resolve(), resolve(change)) == stages
 
 
-def test_a_corpus_of_books_and_pages_outlasts_the_revision_for_one_s_own_text(resolve):
-    Path("novel.txt").write_text("It was a dark night.")
-    handed = [
-        json.loads(stage_config(resolve(f'corpus.sources=["gutenberg"{own}]'), "build_corpus"))
-        for own in ("", ', "novel.txt"')
-    ]
-    assert [each["revision"] for each in handed] == [4, STAGES["build_corpus"].revision]
-
-
-@pytest.mark.parametrize("stage", ["pretrain", "sft"])
-def test_only_a_gpt2_that_muon_moves_is_trained_again_for_its_revision(resolve, stage):
-    gpt2, muon = "model.family=gpt2", f"{stage}.optimizer=muon"
-    kinds = [], [gpt2], [muon], [gpt2, muon]
-    handed = [json.loads(stage_config(resolve("model.kv_heads=4", *kind), stage)) for kind in kinds]
-    revisions = [each["revision"] - STAGES[stage].revision for each in handed]
-    assert revisions == [0, 0, 0, 1]
-
-
-def test_a_run_that_grows_has_the_revision_of_its_moments(resolve):
-    changes = [], ["pretrain.grow_at=[20]", "model.layers=2"]
-    handed = [json.loads(stage_config(resolve(*each), "pretrain")) for each in changes]
-    assert [each["revision"] - STAGES["pretrain"].revision for each in handed] == [0, 1]
-
-
 def test_what_is_handed_over_holds_the_intervals_too(resolve):
     handed = json.loads(stage_config(resolve("pretrain.log_every=3"), "pretrain"))
     assert handed["pretrain"]["log_every"] == 3

@@ -276,11 +276,11 @@ class CublasLt:
         key += f"·{right.key}{'T' if transpose_a else 'N'}→{result.key}"
         if (left.pointer | right.pointer | result.pointer) % ALIGNMENT:
             key += "unaligned"
-        if adds and inverses:  # older runs know the other products by the key without
+        adds = adds and inverses is not None
+        if adds:
             key += "+"
         if biased:
             key += biased.key
-        adds = adds and inverses is not None
         if (key, self.tuned) not in self.prepared:
             self.prepared[key, self.tuned] = self.prepare(
                 key, left, transpose_b, right, transpose_a, result, inverses, biased, adds=adds

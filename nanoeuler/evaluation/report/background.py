@@ -76,8 +76,8 @@ def gradients(run: Run) -> Markup:
     """The gradient check: a line per case, and every tensor behind a fold."""
     if run.gradients is None:
         return Markup()
-    engine = run.gradients.get("engine")
-    tensors = run.gradients["rows"] + (engine["rows"] if engine else [])
+    engine = run.gradients["engine"]
+    tensors = run.gradients["rows"] + engine["rows"]
     by_case: dict[str, list[Json]] = {}
     for row in tensors:
         by_case.setdefault(row["case"], []).append(row)

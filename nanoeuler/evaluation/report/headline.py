@@ -130,7 +130,7 @@ def answers_figure(run: Run) -> Markup:
     last = list(scores.values())[-1]
     baselines = {
         "always the commonest answer": last["commonest_answer"],
-        "commonest answer to each kind": last.get("commonest_answer_of_kind"),
+        "commonest answer to each kind": last["commonest_answer_of_kind"],
     }
     entries = [
         Bar(label, baseline["score"], percent(baseline["score"]))

@@ -18,15 +18,15 @@ def planned(run: Run) -> Markup:
     for name, stage in plan["stages"].items():
         finished = run.stages[name].finished if name in run.stages else None
         seconds = finished["seconds"] if finished else None
-        rows.append(row(f"{stage_name(name)}, time", stage.get("seconds"), seconds, duration))
-    for source, bits in plan.get("bits_per_byte", {}).items():
+        rows.append(row(f"{stage_name(name)}, time", stage["seconds"], seconds, duration))
+    for source, bits in plan["bits_per_byte"].items():
         found = row(
             f"bits per byte, {source}", bits["middle"], run.bits_per_byte.get(source), decimals
         )
         found[1] += f" ({decimals(bits['low'])} to {decimals(bits['high'])})"
         rows.append(found)
-    peaks = [attempt.get("peak_bytes") for rule in STAGES for attempt in run.times.get(rule, ())]
-    memory = max(filter(None, peaks), default=None)
+    peaks = [attempt["peak_bytes"] for rule in STAGES for attempt in run.times.get(rule, ())]
+    memory = max(peaks, default=None)
     rows.append(row("memory of a training process, at least", plan["memory"], memory, size))
     rows.append(row("disk, data", plan["data_disk"], run.disk.get("data"), size))
     rows.append(row("disk, results", plan["results_disk"], run.disk.get("results"), size))

@@ -75,7 +75,7 @@ def chat_rows(evaluations: Sequence[Json]) -> list[Row]:
     that the preferences teach."""
     rows = []
     greedy = [evaluation.get("chat") for evaluation in evaluations]
-    sampled = [chat and chat.get("sampled") for chat in greedy]
+    sampled = [chat and chat["sampled"] for chat in greedy]
     for kind, chats in (("replies", greedy), ("sampled replies", sampled)):
         if any(chats):
             title = f"{kind} to {asked(greedy, 'prompts')} instructions"
@@ -85,7 +85,7 @@ def chat_rows(evaluations: Sequence[Json]) -> list[Row]:
                 row(
                     f"{title}, repeated runs of four words",
                     chats,
-                    lambda one: percent(one.get("repetition")),
+                    lambda one: percent(one["repetition"]),
                 ),
             ]
     styles = [(evaluation.get("answers") or {}).get("style") for evaluation in evaluations]
