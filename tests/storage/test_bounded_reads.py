@@ -12,22 +12,22 @@ from nanoeuler.storage.files import read_bounded, read_lines, read_text
 PACKAGE = ROOT / "nanoeuler"
 OURS = {
     "backend/cuda/source.py": "kernels of the package",
-    "compiling.py": "modules of the package, and machine code that this user's Numba wrote",
+    "system/compiling.py": "modules of the package, and machine code that this user's Numba wrote",
     "config/stages.py": "modules of the package",
-    "cores.py": "/proc and control groups",
+    "system/cores.py": "/proc and control groups",
     "corpus/document_sources.py": "own texts, in batches of a bounded size",
     "evaluation/report/rendering.py": "scripts of the package",
-    "memory.py": "/proc and control groups",
-    "processes.py": "/proc",
+    "system/memory.py": "/proc and control groups",
+    "system/processes.py": "/proc",
     "serving/app.py": "the page of the package",
-    "timing.py": "/proc",
+    "storage/timing.py": "/proc",
     "training/check_model.py": "modules of the package",
 }
 """Modules that read files whole which nobody else writes, and what these are."""
 LINES = {
     "corpus/contamination.py": "evaluation sets, which this project wrote",
     "inference/terminal.py": "the user's own messages",
-    "provenance.py": "/proc",
+    "system/provenance.py": "/proc",
 }
 """Modules that go through the lines of an open file."""
 
