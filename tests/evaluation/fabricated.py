@@ -99,10 +99,10 @@ def fabricate(
     ):
         write_metrics(
             folder / "logs" / f"{rule}.times.jsonl",
-            [{"stage": "x", "began": "2026-11-21T09:30:40Z", "seconds": seconds, "status": 0}],
+            [attempt("x", "2026-11-21T09:30:40Z", seconds)],
         )
     attempts = [
-        {"stage": "pretrain", "began": "2026-11-21T09:31:40Z", "seconds": seconds, "status": status}
+        attempt("pretrain", "2026-11-21T09:31:40Z", seconds, status)
         for seconds, status in ((100.0, 130), (39.0, 0))
     ]
     write_metrics(
@@ -248,6 +248,12 @@ def preference_lines() -> list[dict[str, Any]]:
             }
             lines.append(base | {"validation": values | {"drift": step / 3000}})
     return [*lines, {"finished": True, "step": 100, "tokens": 409_600, "seconds": 70.0}]
+
+
+def attempt(stage: str, began: str, seconds: float, status: int = 0) -> dict[str, Any]:
+    """A line of `times.jsonl`."""
+    lasted = {"seconds": seconds, "status": status, "peak_bytes": 1_250_000_000}
+    return {"stage": stage, "began": began, **lasted}
 
 
 def pipeline(config: dict[str, Any]) -> dict[str, Any]:
@@ -409,6 +415,8 @@ def answers(score: float, stopped: float) -> dict[str, Any]:
         "commonest_answer_of_kind": {"kinds": 3, "score": 0.193},
         "stopped": stopped,
         "mean_reply_tokens": 11.4,
+        "repetition": 0.0,
+        "style": None,
         "replies": replies,
     }
 

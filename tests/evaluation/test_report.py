@@ -22,6 +22,7 @@ from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import SavedModel, keep_model, save_model
 from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.licences import is_non_commercial
+from nanoeuler.storage.integrity import seal
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.vocabulary import BYTE_ORDER, build
 
@@ -210,7 +211,8 @@ def test_held_out_pairs_are_those_of_the_model_that_is_handed_on(tmp_path):
     run = gather(config, folder)
     assert "41 % of 87 held-out pairs ranked right" in Outline(page(run)).text
     best = next(line["step"] for line in lines if line.get("validation", {}).get("accuracy") == 0.7)
-    description = {"nanoeuler": {"model": {"preset": "small"}, "info": {"step": best}}}
+    described = {"model": {"preset": "small"}, "info": {"step": best}}
+    description = {"nanoeuler": seal(described)}
     (folder / "dpo" / "model").mkdir(exist_ok=True)
     (folder / "dpo" / "model" / "config.json").write_text(json.dumps(description))
     run = gather(config, folder)
@@ -234,12 +236,10 @@ def test_the_rules_are_drawn_with_the_time_that_each_took(run):
 def test_what_was_planned_stands_beside_what_it_took(tmp_path):
     config, folder = fabricated.fabricate(tmp_path)
     stages = {"pretrain": {"seconds": 100.0}, "sft": {"seconds": None}, "dpo": {"seconds": 9.0}}
-    plan = {"data_disk": 0.0, "results_disk": 4e6, "memory": 1e9, "stages": stages}
+    disk = {"data_disk": 0.0, "results_disk": 4e6, "results_peak": 4e6}
+    plan = {**disk, "memory": 1e9, "stages": stages}
     plan["bits_per_byte"] = {"gutenberg": {"low": 1.9, "middle": 2.0, "high": 2.1}}
     fabricated.write(folder / "plan.json", plan)
-    times = folder / "pretrain" / "train.times.jsonl"
-    attempts = [json.loads(line) for line in times.read_text().splitlines()]
-    fabricated.write_metrics(times, [{**each, "peak_bytes": 1_250_000_000} for each in attempts])
     run = gather(config, folder)
     trained = run.stages["pretrain"].finished["seconds"]
     text = Outline(page(run)).text

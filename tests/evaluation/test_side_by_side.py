@@ -152,7 +152,8 @@ def test_half_a_run_and_one_by_hand_stand_beside_a_whole_one(tmp_path):
     (folder / "pipeline.json").unlink()
     (folder / "evaluation" / "pretrain.json").unlink()
     (folder / "pretrain" / "metrics.jsonl").write_text(
-        '{"stage": "pretrain"}\n{"step": 1, "tokens": 10, "seconds": 2, "loss": NaN}\n{"st'
+        '{"stage": "pretrain"}\n{"step": 1, "tokens": 10, "seconds": 2, "loss": NaN, '
+        '"learning_rate": 0.1, "gradient_norm": NaN, "tokens_per_second": 5, "mfu": null}\n{"st'
     )
     html = side_by_side({"whole": whole, "half": gather(kept_configuration(folder), folder)})
     text = Outline(html).text

@@ -25,7 +25,13 @@ def test_attempts_and_jobs_of_a_rule_come_together(tmp_path):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         lines = (
             json.dumps(
-                {"stage": "x", "began": "2026-11-21T09:00:00Z", "seconds": each, "status": 0}
+                {
+                    "stage": "x",
+                    "began": "2026-11-21T09:00:00Z",
+                    "seconds": each,
+                    "status": 0,
+                    "peak_bytes": 1_000_000,
+                }
             )
             + "\n"
             for each in seconds
