@@ -34,6 +34,14 @@ STAYS = {
 }
 
 
+RAGGED = (
+    "On the third day the wind changed, and it was colder in the\nharbour than anybody could "
+    "remember, so that even Amos Tiller\nlit the stove. He had said.... But he never in his\n"
+    "sober days said anything twice."
+)
+"""Typed by hand: the words behind the first and the third line end would have fitted."""
+
+
 def set_to(width: int, *paragraphs: str) -> str:
     return "\n\n".join(textwrap.fill(each, width) for each in paragraphs) + "\n"
 
@@ -51,6 +59,14 @@ def test_what_an_author_has_broken_stays(kind, width):
     assert join_lines(f"{text}\n\n{STAYS[kind]}\n\n\n{text}") == (
         f"{joined}\n\n\n{STAYS[kind]}\n\n\n{joined}\n"
     )
+
+
+@pytest.mark.parametrize("width", [65, 72])
+def test_prose_with_a_ragged_margin_is_joined_but_not_verse_of_its_width(width):
+    verse = RAGGED.replace("\nh", "\nH").replace("\nl", "\nL").replace("\ns", "\nS")
+    text = set_to(width, *PROSE)
+    joined = "\n\n".join([*PROSE, RAGGED.replace("\n", " "), verse]) + "\n"
+    assert join_lines(f"{text}\n{RAGGED}\n\n{verse}\n") == joined
 
 
 def test_a_book_of_verse_stays_whole():
