@@ -111,17 +111,21 @@ class Transformer:
     # ---- training and whole rows
 
     def forward(
-        self, batch: Batch, *, training: bool = False, needing: Callable[[int], None] | None = None
+        self,
+        batch: Batch,
+        *,
+        training: bool = False,
+        before_block: Callable[[int], None] | None = None,
     ) -> PassBuffers:
         """Run all blocks; the heads read `stream.normed` of the returned buffers.
 
-        `needing` is told the number of each block before its weights are read.
+        `before_block(i)` is called before block i's weights are read.
         """
         B, T = batch.ids.shape
         buffers = self.buffers(B, T, training=training)
         weights = self.training_weights if training else self.weights
         self.embed(batch.ids.reshape(-1), batch.positions.reshape(-1), buffers)
-        self.run_blocks(self.rows(batch, buffers), buffers, weights, needing=needing)
+        self.run_blocks(self.rows(batch, buffers), buffers, weights, before_block=before_block)
         return buffers
 
     def rows(self, batch: Batch, buffers: PassBuffers) -> Rows:
@@ -148,19 +152,20 @@ class Transformer:
         weights: ModelWeights,
         slots: list[CacheSlots | None] | None = None,
         first: int = 0,
-        needing: Callable[[int], None] | None = None,
+        before_block: Callable[[int], None] | None = None,
     ) -> None:
         """From the stream before block `first` to the normed stream behind the last block.
 
-        With `slots` the blocks append to a cache and read what it holds. `needing`: see `forward`.
+        With `slots` the blocks append to a cache and read what it holds. `before_block`: see
+        `forward`.
         """
         ops, norms, delta = self.backend, buffers.norms, buffers.stream.delta
         ops.norm(norms[first])
         for i in range(first, len(self.blocks)):
             block, w, saved = self.blocks[i], weights.blocks[i], buffers.blocks[i]
             cached = slots[i] if slots else None
-            if needing:
-                needing(i)
+            if before_block:
+                before_block(i)
             block.forward(ops, w, saved, rows, norms[i], norms[i + 1], delta, cached)
 
     def backward(
@@ -177,10 +182,19 @@ class Transformer:
         what the forward pass saved: one backward pass for each forward pass.
         """
         everything = slice(0, buffers.batch * buffers.length)
-        self.heads.backward(
-            self.weights.heads, gradients.heads, buffers, everything, accumulate=accumulate
-        )
+        self.backward_heads(buffers, gradients, everything, accumulate=accumulate)
         self.backward_blocks(batch, buffers, gradients, accumulate=accumulate)
+
+    def backward_heads(
+        self, buffers: PassBuffers, gradients: ModelWeights, tokens: slice, *, accumulate: bool
+    ) -> None:
+        """From the gradient of the logits of `tokens`, in `buffers.logits`, to that of the heads'
+        weights and of what they read.
+
+        A pass may take its tokens in parts, from the first on.
+        """
+        weight, dweight, adds = self.weights.heads, gradients.heads, accumulate or tokens.start > 0
+        self.heads.backward(weight, dweight, buffers, tokens, accumulate=adds)
 
     def backward_blocks(
         self,
@@ -189,12 +203,12 @@ class Transformer:
         gradients: ModelWeights,
         *,
         accumulate: bool,
-        completed: Callable[[int], None] | None = None,
+        after_block: Callable[[int], None] | None = None,
     ) -> None:
         """From the gradient of what the heads read to `gradients` of everything below them.
 
-        `completed` is told the number of each block whose gradients, and all those above it but a
-        tied embedding's, will change no more.
+        `after_block(i)` is called once the gradients of block i, and of all above it but a tied
+        embedding's, are final.
         """
         ops, stream, rows = self.backend, buffers.stream, self.rows(batch, buffers)
         dweights = gradients.final_norm, gradients.final_norm_bias
@@ -212,8 +226,8 @@ class Transformer:
             if self.recompute and block.recomputable:
                 block.recompute(ops, w, saved, norm)
             block.backward(ops, w, dw, saved, rows, norm, stream, accumulate=accumulate)
-            if completed:
-                completed(i)
+            if after_block:
+                after_block(i)
         # a tied embedding already holds head 0's gradient
         ops.embedding_backward(
             batch.ids.reshape(-1),

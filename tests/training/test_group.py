@@ -89,7 +89,7 @@ def test_sums_during_the_backward_pass_have_the_bits_of_sums_behind_it(
         state = TrainingState(config, ReferenceBackend(), start, ADAMW, group=group)
         results = [state.train_step(rows, rows_at_once, 1e-2) for _ in range(2)]
         state.settle()
-        return bool(state.buckets.early), results, state.parameters.tobytes()
+        return bool(state.shared.buckets.early), results, state.parameters.tobytes()
 
     def by_two():
         with ThreadPoolExecutor(2) as pool:
@@ -179,7 +179,7 @@ def test_a_step_waits_for_all_weights_that_it_reads(config, engine):
 
     def train(group):
         state = TrainingState(config, engine(), initial_parameters(config, 1), ADAMW, group=group)
-        assert state.buckets.early
+        assert state.shared.buckets.early
         losses = [state.train_step(rows, 2, 1e-2).loss for _ in range(3)]
         state.settle()
         return losses, state.model.working.tobytes()

@@ -5,8 +5,9 @@ import math
 import numpy as np
 import pytest
 
+from nanoeuler.backend.records import PreferencePairs
 from nanoeuler.backend.reference import ReferenceBackend
-from nanoeuler.training.objectives import KnownWeights, PreferenceLoss
+from nanoeuler.training.objectives import KnownWeights
 from nanoeuler.training.streams import StepRows
 
 
@@ -14,14 +15,14 @@ def weighed(margin, smoothing, scales, reference=(-1.0, -2.0)):
     """The weights of two chosen and three rejected tokens, and the loss."""
     logprobs = np.log(np.array([0.9, 0.5, 0.25, 0.5, 0.5, 0.125])).reshape(1, 6, 1)
     weights, losses = np.zeros((1, 6, 1)), np.zeros(2)
-    further = (
+    pairs = PreferencePairs(
         np.array([[[1, 3, 6]]], np.int32),
         np.array([[reference]]),
         np.array([[scales]]),
         np.array([[0.5]]),
     )
-    objective = PreferenceLoss(margin, smoothing)
-    objective.weigh(ReferenceBackend(np.float64), logprobs, weights, further, losses)
+    ops = ReferenceBackend(np.float64)
+    ops.preference(logprobs, pairs, margin, smoothing, weights, losses)
     assert losses[0] == losses[1]
     return weights[0, :, 0], losses[0]
 
@@ -51,6 +52,6 @@ def test_the_first_head_s_loss_is_a_mean_over_its_own_targets():
     ids = np.zeros((2, 2), np.int32)
     rows = StepRows(ids, ids, ids, np.zeros((2, 2, 2), np.int32), weights)
     assert KnownWeights().first_head_weight(rows) == pytest.approx(0.8)
-    losses, logprobs = np.zeros(2), -np.ones((2, 2, 2), np.float32)
-    KnownWeights().weigh(ReferenceBackend(), logprobs, weights, (), losses)
+    losses, logprobs = np.zeros(2), -np.ones((4, 2), np.float32)
+    ReferenceBackend().add_losses(logprobs, weights.reshape(4, 2), losses)
     assert losses.tolist() == pytest.approx([1.0, 0.8])
