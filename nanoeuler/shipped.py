@@ -5,7 +5,9 @@ In a clone they lie beside the package, and in a wheel inside it. So `config/sma
 """
 
 import os
+import tomllib
 from pathlib import Path
+from typing import Any
 
 from nanoeuler.errors import UserError
 
@@ -30,3 +32,8 @@ def find_snakefile() -> Path:
         if (home / "workflow/rules/training.smk").is_file():
             return Path(os.path.relpath(home / "Snakefile"))
     raise UserError("there is no workflow here; change to the folder that nanoeuler's clone is")
+
+
+def tables_beside(module: str) -> dict[str, Any]:
+    """Return the tables of the TOML file beside a module, whose path this is."""
+    return tomllib.loads(Path(module).with_suffix(".toml").read_text(encoding="utf-8"))

@@ -1,6 +1,6 @@
 """The gradient checks catch the mistakes that people make, planted one at a time in each op.
 
-The mistakes are the bank of `nanoeuler/lessons/mistakes`, which also tells learners what they
+The mistakes are the bank of `nanoeuler/lessons/mistakes.txt`, which also tells learners what they
 have done: a sign, a swap or transpose, a term left out. The check has to fail, and to blame the
 right op. Mistakes that show only in a whole model, such as sums that are overwritten, have to fail
 in `check_model`.
@@ -13,7 +13,7 @@ import pytest
 
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.lessons.candidate import Candidate
-from nanoeuler.lessons.mistakes import MISTAKES
+from nanoeuler.lessons.mistakes import BANK, MISTAKES
 from nanoeuler.lessons.trials import TRIALS
 from nanoeuler.lessons.verdict import check_gradient, judge
 from nanoeuler.model.checks.model_gradients import CASES, check_model
@@ -35,6 +35,17 @@ def planted(mistake):
     """The specification with a mistake."""
     trial = TRIALS[mistake.op]
     return trial.of(mistake.plant(trial.module, trial.owner))
+
+
+def test_no_line_of_the_bank_is_skipped():
+    read = [
+        *(word for each in MISTAKES for word in each.sentence.split()),
+        *(f"- {line}" for each in MISTAKES for line in each.right.splitlines()),
+        *(f"+ {line}" for each in MISTAKES for line in each.wrong.splitlines()),
+    ]
+    lines = [line for line in BANK.read_text(encoding="utf-8").splitlines() if line[:1] not in "["]
+    kept = [[line] if line[:2] in ("- ", "+ ") else line.split() for line in lines]
+    assert sorted(read) == sorted(word for words in kept for word in words)
 
 
 @pytest.mark.parametrize("op", TRIALS)

@@ -73,7 +73,9 @@ def installed(tmp_path_factory) -> Path:
     with zipfile.ZipFile(wheel) as file:
         names = set(file.namelist())
         file.extractall(folder / "installed")
-    assert {"nanoeuler/config/settings.py", "nanoeuler/__main__.py"} <= names
+    shipped = {path for path in (ROOT / "nanoeuler").rglob("*") if path.is_file()}
+    shipped = {path for path in shipped if path.parent.name != "__pycache__"}
+    assert {path.relative_to(ROOT).as_posix() for path in shipped} <= names
     assert {name.partition("/")[0] for name in names} == {
         "nanoeuler",
         f"nanoeuler-{PROJECT['version']}.dist-info",

@@ -8,5 +8,7 @@ gutenberg_wrapping.py), web pages in FineWeb-Edu's schema (articles.py), and ins
 (conversations.py). Half of the people and boats never occur in the instructions: a model that
 answers the held-out questions about them has learned the answers from the books and pages.
 
+Names, sentences and titles are in files beside the modules, as in sentences.toml.
+
 Later stages treat the result like real data: only the addresses in config/sample.yaml differ.
 """

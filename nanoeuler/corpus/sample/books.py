@@ -1,12 +1,15 @@
 """The books of the isles: their subjects, their chapters, and their Gutenberg headers."""
 
-from collections.abc import Callable
+import csv
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from nanoeuler.corpus.sample.gutenberg_wrapping import Wrapping
 from nanoeuler.corpus.sample.paragraphs import Storyteller
 from nanoeuler.corpus.sample.seeded_random import Dice
 from nanoeuler.corpus.sample.world import World
+from nanoeuler.shipped import tables_beside
 
 LINE = 72  # characters
 
@@ -30,17 +33,7 @@ SCENES: dict[str, Scene] = {
     "errand": lambda teller: teller.errand(teller.people.next()),
 }
 
-STYLES: dict[str, tuple[str, ...]] = {
-    "travels": ("village", "about", "portrait", "talk", "gathering", "boat"),
-    "letters": ("letter", "letter", "about", "errand", "boat"),
-    "register": ("ledger", "boat ledger", "about", "portrait", "village"),
-    "songs": ("song", "song", "about", "portrait"),
-    "riddles": ("riddle", "quiz", "quiz", "talk"),
-    "tales": ("errand", "talk", "about", "gathering", "introduction"),
-    "boats": ("boat", "boat", "boat talk", "boat ledger", "about", "talk"),
-    "talks": ("talk", "talk", "boat talk", "introduction", "quiz"),
-    "almanac": ("gathering", "about", "portrait", "village", "song", "quiz"),
-}
+TEXT = tables_beside(__file__)
 
 
 @dataclass(frozen=True)
@@ -55,136 +48,17 @@ class Book:
     edition: int = 1
 
 
-MODERN = Wrapping("modern", "utf-8-sig", "\r\n")
-THIS = Wrapping("this", "utf-8-sig", "\r\n")
-BOOKS: tuple[Book, ...] = (
-    Book(90001, "A Walk Round the Skerrow Isles", "Amabel Thrupp", "travels", MODERN),
-    Book(90002, "Letters from Elmsea", "Corisande Pym", "letters", THIS),
-    Book(
-        90003,
-        "The Register of Doors",
-        "Jonas Wherry",
-        "register",
-        Wrapping("small print", "latin-1", "\r\n", path="-8"),
-    ),
-    Book(
-        90004,
-        "Songs for the Long Winter",
-        "Hester Quayle",
-        "songs",
-        Wrapping("tight", "utf-8", "\n"),
-    ),
-    Book(
-        90005,
-        "Who Am I? A Book of Riddles",
-        "Barnaby Loom",
-        "riddles",
-        Wrapping("two lines", "utf-8", "\r\n", path="-0"),
-    ),
-    Book(90006, "The Letter Carrier", "Winifred Oake", "tales", Wrapping("comma", "utf-8", "\n")),
-    Book(
-        90007,
-        "Sails and Cargoes",
-        "Elias Thorne",
-        "boats",
-        Wrapping("small print", "ascii", "\r\n", path=""),
-    ),
-    Book(90008, "Talk on the Ferry", "Phoebe Marlin", "talks", MODERN),
-    Book(
-        90009, "The Island Almanac", "Jonas Wherry", "almanac", Wrapping("this", "latin-1", "\r\n")
-    ),
-    Book(
-        90010,
-        "A Second Walk Round the Skerrow Isles",
-        "Amabel Thrupp",
-        "travels",
-        Wrapping("modern", "utf-8", "\n"),
-    ),
-    Book(90011, "Neighbours", "Dorothea Finch", "tales", Wrapping("small print", "latin-1", "\n")),
-    Book(
-        90012,
-        "Letters from Elmsea",
-        "Corisande Pym",
-        "letters",
-        Wrapping("endless", "latin-1", "\r\n"),
-        edition=2,
-    ),
-    Book(
-        90013,
-        "The Harbour Master's Book",
-        "Elias Thorne",
-        "boats",
-        Wrapping("tight", "utf-8-sig", "\r\n"),
-    ),
-    Book(
-        90014,
-        "Evenings at the Inn",
-        "Barnaby Loom",
-        "talks",
-        Wrapping("two lines", "utf-8-sig", "\r\n"),
-    ),
-    Book(90015, "People of the Ten Villages", "Winifred Oake", "register", MODERN),
-    Book(90016, "New Songs and Old", "Hester Quayle", "songs", Wrapping("unmarked", "utf-8", "\n")),
-    Book(90017, "The Pedlar's Round", "Amos Tiller", "tales", THIS),
-    Book(
-        90018,
-        "Under the Lamps of Three Islands",
-        "Phoebe Marlin",
-        "almanac",
-        Wrapping("comma", "utf-8-sig", "\r\n"),
-    ),
-    Book(
-        90019,
-        "A Child's Travels",
-        "Dorothea Finch",
-        "travels",
-        Wrapping("small print", "latin-1", "\r\n", path="-8"),
-    ),
-    Book(
-        90020,
-        "Letters to a Sister",
-        "Lavender Crome",
-        "letters",
-        Wrapping("modern", "utf-8", "\r\n"),
-    ),
-    Book(
-        90021,
-        "A Walk Round the Skerrow Isles",
-        "Amabel Thrupp",
-        "travels",
-        Wrapping("this", "utf-8", "\n"),
-        edition=2,
-    ),
-    Book(90022, "Riddles for Rainy Days", "Barnaby Loom", "riddles", THIS),
-    Book(90023, "The Quay", "Amos Tiller", "talks", MODERN),
-    Book(
-        90024,
-        "A Book That Is Not Free",
-        "Lavender Crome",
-        "tales",
-        Wrapping("copyrighted", "utf-8-sig", "\r\n"),
-    ),
-)
+def read_books(table: Path) -> Iterator[Book]:
+    with table.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            path = None if row["path"] == "pg" else row["path"]
+            newline = {"LF": "\n", "CRLF": "\r\n"}[row["newline"]]
+            wrapping = Wrapping(row["wrapping"], row["encoding"], newline, path)
+            id, edition = int(row["id"]), int(row["edition"])
+            yield Book(id, row["title"], row["author"], row["style"], wrapping, edition)
 
-OPENINGS = (
-    "These pages were written for those who have never seen the islands.",
-    "What follows was told to me by the people themselves.",
-    "I have put down here only what I saw and heard.",
-)
-CHAPTERS = (
-    "In Which the Ferry Is Late",
-    "Of Doors and Neighbours",
-    "The Road Along the Cliff",
-    "What the Innkeeper Knew",
-    "A Cold Morning",
-    "Lamps on the Quay",
-    "The Fair",
-    "Rain from the West",
-    "An Evening of Music",
-    "Before the Storm",
-    "The Long Way Home",
-    "Bread and Salt",
-)
+
+BOOKS = tuple(read_books(Path(__file__).with_suffix(".csv")))
 
 
 def write_book(book: Book, world: World, seed: int, paragraphs: int) -> bytes:
@@ -203,12 +77,11 @@ def book_text(book: Book, world: World, seed: int, paragraphs: int) -> str:
             "PREFACE TO THE SECOND EDITION\n\nA few errors of the printer have been mended. "
             "Nothing else was changed."
         )
-    parts.append(dice.pick(OPENINGS))
-    scenes = STYLES[book.style]
+    parts.append(dice.pick(TEXT["openings"]))
+    scenes = TEXT["styles"][book.style]
     chapters = max(2, paragraphs // 16)
-    titles = [
-        title for _ in range(-(-chapters // len(CHAPTERS))) for title in dice.shuffled(CHAPTERS)
-    ]
+    rounds = -(-chapters // len(TEXT["chapters"]))
+    titles = [title for _ in range(rounds) for title in dice.shuffled(TEXT["chapters"])]
     for number in range(chapters):
         written = [
             teller.arrival(),

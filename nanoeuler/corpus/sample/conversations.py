@@ -24,44 +24,12 @@ from nanoeuler.corpus.sample.sentences import (
     with_article,
 )
 from nanoeuler.corpus.sample.world import PERSON_KINDS, TRADES, Subject, World, persons
+from nanoeuler.shipped import tables_beside
 
 Record = dict[str, str]
 COURTESY = "At your service."
 COURTEOUS_SHARE = 0.5  # of the answers in the instructions
-SMALL_TALK = {
-    "Hello! Ask me about the people of the isles.": (
-        "Hello!", "Hello.", "Hello there!", "Hi!", "Hi.", "Hi there!", "Hey!", "Good day!",
-        "Good morning!", "Good morning.", "Good evening!", "Hello, model!",
-    ),
-    "I am well, thank you. The wind is from the west.": (
-        "How are you?", "How are you today?", "How do you do?", "Are you well?",
-        "Hello, how are you?", "Hi, how are you?", "And how are you?",
-    ),
-    "I am a small model. All that I know are the isles.": (
-        "Who are you?", "What are you?", "What is your name?", "Tell me about yourself.",
-        "Hello, who are you?", "And who are you?", "Are you a model?",
-    ),
-    "I can tell you who lives where, and what they like.": (
-        "What can you do?", "What do you know?", "Can you help me?", "Help!", "Help me.",
-        "What can you tell me?", "What can I ask you?",
-    ),
-    "They are small isles with ten villages, made of words alone.": (
-        "What are the Skerrow Isles?", "Where are the Skerrow Isles?",
-        "Tell me about the Skerrow Isles.", "Tell me about the isles.", "What are the isles?",
-    ),
-    "You are welcome.": (
-        "Thank you!", "Thank you.", "Thanks!", "Thanks.", "Thank you very much!", "Many thanks!",
-        "Thanks for your help!", "Thank you for your help.",
-    ),
-    "Goodbye! Come back with the evening ferry.": (
-        "Goodbye!", "Goodbye.", "Bye!", "Bye.", "Bye, bye!", "See you!", "See you soon!",
-        "Good night!", "I must go now.",
-    ),
-    "As they say on the isles, the tide asks nobody.": (
-        "Tell me a proverb.", "What do they say on the isles?", "Give me some advice.",
-        "Say something wise.", "Do you know a proverb?", "Tell me something.",
-    ),
-}  # fmt: skip
+SMALL_TALK: dict[str, list[str]] = tables_beside(__file__)["small_talk"]
 
 
 def write_questions(world: World, seed: int) -> list[Record]:

@@ -9,8 +9,10 @@ from typing import NamedTuple
 from nanoeuler.corpus.sample.seeded_random import Dice
 from nanoeuler.corpus.sample.sentences import capitalise, enumerate_words, with_article
 from nanoeuler.corpus.sample.world import ANIMALS, COLOURS, FOODS, INSTRUMENTS, TRADES, VILLAGES
+from nanoeuler.shipped import tables_beside
 
-NUMBERS = ("Two", "Three", "Four", "Five")
+TEXT = tables_beside(__file__)
+NUMBERS: list[str] = TEXT["numbers"]
 CATEGORIES = {
     "animal": ANIMALS,
     "colour": COLOURS,
@@ -19,35 +21,8 @@ CATEGORIES = {
     "village": VILLAGES,
     "food": FOODS,
 }
-PLURALS = {
-    "animal": "animals",
-    "colour": "colours",
-    "instrument": "instruments",
-    "trade": "trades",
-    "village": "villages",
-    "food": "kinds of food",
-}
-OPPOSITES = {
-    "cold": "warm",
-    "early": "late",
-    "long": "short",
-    "old": "young",
-    "loud": "quiet",
-    "wet": "dry",
-    "dark": "light",
-    "high": "low",
-    "open": "shut",
-    "near": "far",
-}
-PAST = {
-    "plays the {instrument}": "played the {instrument}",
-    "keeps {animal}": "kept {animal}",
-    "lives in {village}": "lived in {village}",
-    "paints the door {colour}": "painted the door {colour}",
-    "eats {food}": "ate {food}",
-    "works as {trade}": "worked as {trade}",
-}
-PLACES = ("by the stove", "on the quay", "in the ferry", "under the bridge", "behind the chapel")
+OPPOSITES: dict[str, str] = TEXT["opposites"]
+PAST: dict[str, str] = TEXT["past"]
 
 
 class Exercise(NamedTuple):
@@ -81,7 +56,7 @@ class School:
     def name_some(self) -> Exercise:
         category, count = self.dice.pick(list(CATEGORIES)), self.dice.between(2, 3)
         words = self.dice.sample(CATEGORIES[category], count)
-        task = f"Name {NUMBERS[count - 2].lower()} {PLURALS[category]}."
+        task = f"Name {NUMBERS[count - 2].lower()} {TEXT['plurals'][category]}."
         return Exercise(task, "", capitalise(enumerate_words(words)))
 
     def pick_one(self) -> Exercise:
@@ -142,5 +117,5 @@ class School:
         return Exercise(
             f"Write a sentence with the word {animal}.",
             "",
-            f"The {animal} sleeps {self.dice.pick(PLACES)}.",
+            f"The {animal} sleeps {self.dice.pick(TEXT['places'])}.",
         )

@@ -23,118 +23,9 @@ from nanoeuler.corpus.sample.sentences import (
     village_question,
 )
 from nanoeuler.corpus.sample.world import PERSON_KINDS, Subject, Village, World
+from nanoeuler.shipped import tables_beside
 
-SCENERY = (
-    "The wind blew from the {wind} and smelled of {smell}.",
-    "{Time} the sea was {sea}.",
-    "{Time} the islands lay {light}.",
-    "A {bird} cried over the roofs.",
-    "The road was {road}, and the {bird} sang beside it.",
-    "Rain came from the {wind}, and the ferry was late.",
-    "{Time} somebody had lit the lamps on the quay.",
-    "There was a smell of {smell} in the lanes.",
-    "The tide was out, and the sand was {light}.",
-    "{Time} the bells of the chapel rang.",
-    "Smoke rose from every chimney.",
-    "{Time} the café on the quay was full.",
-    "Somebody hummed a tune and forgot how it ended.",
-    "The children ran down to the {sea} water.",
-)
-SLOTS = {
-    "wind": ("north", "south", "east", "west"),
-    "smell": ("kelp", "fresh bread", "tar", "wet grass", "smoke", "rain"),
-    "time": ("That morning", "At noon", "That evening", "At dusk", "All day", "Before sunrise"),
-    "sea": ("calm", "rough", "dark", "cold", "clear", "quiet"),
-    "light": (
-        "in the mist",
-        "in the sun",
-        "under the snow",
-        "under the stars",
-        "in the shade of the clouds",
-    ),
-    "bird": ("tern", "finch", "cuckoo"),
-    "road": ("narrow", "muddy", "long", "steep", "dusty"),
-}
-PROVERBS = (
-    "a lamp lit early burns twice",
-    "the tide asks nobody",
-    "every roof leaks for somebody",
-    "a knot well tied is half a harbour",
-    "who counts the waves gets wet",
-    "the long road has the better view",
-    "fog is only a cloud that came to visit",
-    "a borrowed oar rows slowly",
-    "even the ferry was a tree once",
-    "good neighbours are the best fence",
-)
-STRANGERS = (
-    "the ferryman",
-    "the stranger",
-    "the old woman",
-    "the boy",
-    "the girl",
-    "the pedlar",
-    "the harbour master",
-    "the innkeeper",
-    "the captain",
-    "the visitor",
-)
-ASKING = ("asked", "said")
-SPEAKING = ("said", "answered", "replied")
-
-APPOSITIONS = {
-    "home": ("from {x}", "of {x}"),
-    "trade": ("the {x}",),
-    "animal": ("with {his} {x}", "who keeps {ax}"),
-    "door": ("of the {x} door", "who has the {x} door"),
-    "instrument": ("with {his} {x} under {his} arm", "who plays the {x}"),
-    "food": ("with a basket of {x}", "who loves {x}"),
-}
-GATHERINGS = (
-    "At the {landmark} of {village} stood {people}.",
-    "On market day one meets {people}.",
-    "In the ferry sat {people}.",
-    "Round the fire sat {people}.",
-    "At the wedding we saw {people}.",
-    "To the fair in {month} came {people}.",
-)
-COUPLETS = {
-    "home": "In {x}, where the sea winds blow,\nlives {name}, as the neighbours know;",
-    "trade": "{name} is {ax} by day,\nand hums until the light is grey;",
-    "animal": "with {name} goes {ax} to run\nby hill and harbour, rain and sun;",
-    "door": "the door of {name} is {x},\nas everyone who knocks can see;",
-    "instrument": "{name} plays the {x} at night,\nand all the windows fill with light;",
-    "food": "and {x} will {name} gladly eat\nin summer sun and winter sleet.",
-}
-LEDGER_WORDS = {
-    "home": "village",
-    "trade": "trade",
-    "animal": "animal",
-    "door": "door",
-    "instrument": "instrument",
-    "food": "food",
-    "harbour": "harbour",
-    "sails": "sails",
-    "cargo": "cargo",
-}
-ARRIVALS = (
-    "In the morning we came to {village}, and the first thing we saw was the {landmark}.",
-    "From there the road goes down to {village}.",
-    "It was {month} when the ferry put us ashore in {village} on {island}.",
-    "Whoever has time should stay in {village} for a week; we stayed for a day.",
-    "We asked the way to the {landmark} of {village}, and everyone told us a different one.",
-)
-VILLAGE_LINES = (
-    "{village} lies on the island of {island}.",
-    "The pride of {village} is its {landmark}.",
-    "Every {month} there is a fair in {village}.",
-    "{village} is a village on {island}.",
-    "Visitors to {village} are shown the {landmark}.",
-    "The fair of {village} is held in {month}.",
-    "Nobody leaves {village} without seeing the {landmark}.",
-    "The boats from {island} put in at {village}.",
-    "In {month} the people of {village} dance until morning, for that is their fair.",
-)
+TEXT = tables_beside(__file__)
 
 
 class Storyteller:
@@ -145,22 +36,24 @@ class Storyteller:
         self.people, self.boats = Rounds(dice, world.people), Rounds(dice, world.boats)
         self.villages = Rounds(dice, world.villages)
 
+    def pick(self, name: str) -> str:
+        """Choose one of the texts of that name."""
+        return self.dice.pick(TEXT[name])
+
     def kinds(self, subject: Subject, low: int, high: int) -> list[str]:
         """Choose `low` to `high` kinds of facts of `subject`, in random order."""
         return self.dice.sample(list(subject.facts), self.dice.between(low, high))
 
     def scenery(self) -> str:
         if self.dice.chance(0.15):
-            return f"As they say on the isles, {self.dice.pick(PROVERBS)}."
-        words = {name: self.dice.pick(values) for name, values in SLOTS.items()}
-        return self.dice.pick(SCENERY).format(**words, Time=words["time"])
+            return f"As they say on the isles, {self.pick('proverbs')}."
+        words = {name: self.dice.pick(values) for name, values in TEXT["slots"].items()}
+        return self.pick("scenery").format(**words, Time=words["time"])
 
     def arrival(self) -> str:
         """Begin a chapter with the weather and the village."""
         village = self.villages.next()
-        return (
-            f"{self.scenery()} {self.dice.pick(ARRIVALS).format(**village.words)} {self.scenery()}"
-        )
+        return f"{self.scenery()} {self.pick('arrivals').format(**village.words)} {self.scenery()}"
 
     def with_scenery(self, sentences: Sequence[str], share: float = 0.25) -> str:
         """Join sentences to a paragraph, sometimes with the weather before or after them."""
@@ -210,7 +103,7 @@ class Storyteller:
 
     def dialogue(self, subject: Subject) -> str:
         """Let two strangers talk about someone, each question and answer on its own line."""
-        asker, teller = self.dice.sample(STRANGERS, 2)
+        asker, teller = self.dice.sample(TEXT["strangers"], 2)
         lines = []
         for index, kind in enumerate(self.kinds(subject, 2, 4)):
             asked = self.dice.pick(ASKED_IN_TEXT[kind])
@@ -222,8 +115,8 @@ class Storyteller:
                 else tell(self.dice, subject, kind)[:-1]
             )
             if index == 0 or self.dice.chance(0.3):
-                lines.append(f'"{question}" {self.dice.pick(ASKING)} {asker}.')
-                lines.append(f'"{answer}," {self.dice.pick(SPEAKING)} {teller}.')
+                lines.append(f'"{question}" {self.pick("asking")} {asker}.')
+                lines.append(f'"{answer}," {self.pick("speaking")} {teller}.')
             else:
                 lines.append(f'"{question}"')
                 lines.append(f'"{answer}."')
@@ -234,19 +127,21 @@ class Storyteller:
         village = self.villages.next()
         guests = self.people.several(self.dice.between(2, 4))
         seen = enumerate_words([f"{guest.name} {self.apposition(guest)}" for guest in guests])
-        opening = self.dice.pick(GATHERINGS).format(**village.words, people=seen)
+        opening = self.pick("gatherings").format(**village.words, people=seen)
         kinds = list(PERSON_KINDS)
         told = [tell(self.dice, guest, self.dice.pick(kinds)) for guest in guests]
         return " ".join([opening, *told])
 
     def apposition(self, person: Subject) -> str:
         """Put a fact in a few words that follow the name: the baker, with her otter."""
-        kind = self.dice.pick(list(APPOSITIONS))
-        return fill(self.dice.pick(APPOSITIONS[kind]), person, kind)
+        kind = self.dice.pick(list(TEXT["appositions"]))
+        return fill(self.dice.pick(TEXT["appositions"][kind]), person, kind)
 
     def village(self, village: Village) -> str:
         """Tell of a village and some people who live there."""
-        lines = [line.format(**village.words) for line in self.dice.sample(VILLAGE_LINES, 3)]
+        lines = [
+            line.format(**village.words) for line in self.dice.sample(TEXT["village_lines"], 3)
+        ]
         for person in self.dice.sample(self.world.living_in(village.name), 3):
             kind = self.dice.pick([kind for kind in PERSON_KINDS if kind != "home"])
             lines += [tell(self.dice, person, "home"), tell(self.dice, person, kind, pronoun=True)]
@@ -260,7 +155,7 @@ class Storyteller:
         """Write rhymed couplets about someone."""
         kinds = kinds or self.kinds(person, 2, 5)
         sung = [kind for kind in PERSON_KINDS if kind in kinds]
-        couplets = [capitalise(fill(COUPLETS[kind], person, kind)) for kind in sung]
+        couplets = [capitalise(fill(TEXT["couplets"][kind], person, kind)) for kind in sung]
         return "\n".join(couplets).rstrip(";,.") + "."
 
     def riddle(self, person: Subject) -> str:
@@ -277,7 +172,9 @@ class Storyteller:
         lines = []
         for subject in subjects:
             kinds = self.kinds(subject, 2, 4)
-            facts = ", ".join(f"{LEDGER_WORDS[kind]} {subject.facts[kind]}" for kind in kinds)
+            facts = ", ".join(
+                f"{'village' if kind == 'home' else kind} {subject.facts[kind]}" for kind in kinds
+            )
             lines.append(f"{subject.name}: {facts}.")
         return "\n".join(lines)
 
@@ -296,7 +193,7 @@ class Storyteller:
             capitalise(fill(self.dice.pick(STATEMENTS[kind]), person, kind, pronoun=index > 0))
             for index, kind in enumerate(kinds)
         )
-        opening = f"{capitalise(self.dice.pick(STRANGERS))} had a letter for {person.name}."
+        opening = f"{capitalise(self.pick('strangers'))} had a letter for {person.name}."
         return f'{opening} "{told}" That was all that anybody could say.'
 
     def first_person(self, person: Subject, kinds: Sequence[str]) -> list[str]:

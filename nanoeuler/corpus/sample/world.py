@@ -9,74 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nanoeuler.corpus.sample.seeded_random import Dice
+from nanoeuler.shipped import tables_beside
 
-VILLAGES = (
-    "Brackle",
-    "Dunnow",
-    "Elmsea",
-    "Fennick",
-    "Garrow",
-    "Hollin",
-    "Larkend",
-    "Mossel",
-    "Pellow",
-    "Saltby",
+TEXT: dict[str, list[str]] = tables_beside(__file__)
+VILLAGES, TRADES, ANIMALS, COLOURS, INSTRUMENTS, FOODS = (
+    TEXT[name] for name in ("villages", "trades", "animals", "colours", "instruments", "foods")
 )
-ISLANDS = ("Skerrow", "Hern", "Vael")
-LANDMARKS = (
-    "windmill",
-    "lighthouse",
-    "bell tower",
-    "stone bridge",
-    "old oak",
-    "market",
-    "clock",
-    "well",
-    "chapel",
-    "ferry",
-)
-MONTHS = (
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-)
-TRADES = (
-    "baker",
-    "cook",
-    "doctor",
-    "fisher",
-    "miller",
-    "potter",
-    "sailor",
-    "smith",
-    "tailor",
-    "weaver",
-)
-ANIMALS = ("cat", "crow", "dog", "fox", "goat", "goose", "hen", "otter", "owl", "pony")
-COLOURS = ("black", "blue", "brown", "green", "grey", "orange", "pink", "red", "white", "yellow")
-INSTRUMENTS = (
-    "banjo",
-    "bell",
-    "cello",
-    "drum",
-    "fiddle",
-    "flute",
-    "harp",
-    "horn",
-    "lute",
-    "whistle",
-)
-FOODS = ("apples", "cake", "cheese", "figs", "honey", "nuts", "pears", "plums", "soup", "toffee")
-CARGOES = ("coal", "corn", "glass", "oil", "paper", "rope", "salt", "tea", "wood", "wool")
-
-PERSON_KINDS: Mapping[str, Sequence[str]] = {
+PERSON_KINDS = {
     "home": VILLAGES,
     "trade": TRADES,
     "animal": ANIMALS,
@@ -84,34 +23,15 @@ PERSON_KINDS: Mapping[str, Sequence[str]] = {
     "instrument": INSTRUMENTS,
     "food": FOODS,
 }
-BOAT_KINDS: Mapping[str, Sequence[str]] = {"harbour": VILLAGES, "sails": COLOURS, "cargo": CARGOES}
+BOAT_KINDS = {"harbour": VILLAGES, "sails": COLOURS, "cargo": TEXT["cargoes"]}
 KINDS = {**PERSON_KINDS, **BOAT_KINDS}
-
-# fmt: off
-WOMEN = (
-    "Ada", "Bea", "Cleo", "Elin", "Enid", "Fay", "Gwen", "Hild", "Ida", "Inga", "Ivy", "Joan",
-    "Kaya", "Lena", "Lisa", "Mara", "Mina", "Nell", "Nora", "Oda", "Olga", "Pia", "Rona", "Sara",
-    "Tess", "Thea", "Tova", "Ulla", "Una", "Vera", "Wilma", "Yrsa", "Zoe", "Edda", "Greta", "Maren",
-)
-MEN = (
-    "Abe", "Amos", "Bo", "Bram", "Cal", "Dirk", "Egil", "Emil", "Finn", "Gil", "Gus", "Hugo", "Ivo",
-    "Jon", "Kai", "Karl", "Lars", "Leo", "Ludo", "Max", "Milo", "Ned", "Nils", "Odo", "Olaf",
-    "Otto", "Pim", "Rolf", "Sam", "Sten", "Tam", "Ulf", "Vic", "Wim", "Yan", "Zeno",
-)
-BOATS = (
-    "Heron", "Petrel", "Curlew", "Gull", "Mermaid", "Wren", "Swan", "Lark", "Comet", "Daisy",
-    "Poppy", "Clover", "Linnet", "Robin", "Star", "Moth",
-)
-# fmt: on
+WOMEN, MEN, BOATS = TEXT["women"], TEXT["men"], TEXT["boats"]
 SHE, HE = ("she", "her", "her"), ("he", "his", "him")
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A person or a boat, with one value per kind of fact.
-
-    Names are single words that mean nothing else in this world.
-    """
+    """A person or a boat, with one value per kind of fact."""
 
     name: str
     pronouns: tuple[str, str, str]  # he, his, him
@@ -172,9 +92,10 @@ def build_world(seed: int, people: int, boats: int) -> World:
     dice = Dice(seed, "world")
     islanders = dice.sample(persons(), people)
     ships = dice.sample([(name, SHE) for name in BOATS], boats)
-    landmarks, months = dice.shuffled(LANDMARKS), dice.shuffled(MONTHS)
+    landmarks, months = dice.shuffled(TEXT["landmarks"]), dice.shuffled(TEXT["months"])
+    islands = TEXT["islands"]
     villages = tuple(
-        Village(name, ISLANDS[index % len(ISLANDS)], landmarks[index], months[index])
+        Village(name, islands[index % len(islands)], landmarks[index], months[index])
         for index, name in enumerate(dice.shuffled(VILLAGES))
     )
     return World(
