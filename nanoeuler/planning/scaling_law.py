@@ -3,8 +3,8 @@
     loss(N, D) = E + A / N^a + B / D^b        (Hoffmann et al. 2022, equation 2)
 
 N counts the parameters of the blocks and of the first head, D the bytes of text. The numbers come
-from `benchmarks/scaling_fit.py` and 23 runs of ours; docs/scaling-laws.md has the runs, how well
-the law foretold others, and what it must not be used for.
+from 23 runs of ours; docs/scaling-laws.md has the runs and the fit, how well the law foretold
+others, and what it must not be used for.
 """
 
 import math
