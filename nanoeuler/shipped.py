@@ -5,7 +5,6 @@ In a clone they lie beside the package, and in a wheel inside it. So `config/sma
 """
 
 import os
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -36,4 +35,6 @@ def find_snakefile() -> Path:
 
 def tables_beside(module: str) -> dict[str, Any]:
     """Return the tables of the TOML file beside a module, whose path this is."""
+    import tomllib
+
     return tomllib.loads(Path(module).with_suffix(".toml").read_text(encoding="utf-8"))
