@@ -1,15 +1,16 @@
 """nanoeuler: a language-model pipeline that owns every piece, from raw text to a chatting model."""
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # without `typing`, which takes half the time
 if TYPE_CHECKING:
+    from typing import Any
+
     from nanoeuler.inference.api import load
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "load"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     """`load`, when it is asked for: the command line starts without NumPy."""
     if name != "load":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

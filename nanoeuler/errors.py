@@ -1,5 +1,7 @@
 """The one exception for users' mistakes: its text is the whole message."""
 
+from collections.abc import Iterable
+
 
 class UserError(Exception):
     """Something outside the program is wrong: a file, a key, a value, a server, a full disk.
@@ -17,3 +19,10 @@ def brief(value: object, longest: int = LONGEST) -> str:
     """`repr(value)`, shortened when long, for a message about a wrong value."""
     text = repr(value)
     return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that was probably meant."""
+    import difflib
+
+    return next(iter(difflib.get_close_matches(name, list(known), n=1)), None)

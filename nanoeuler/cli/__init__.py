@@ -31,13 +31,8 @@ from nanoeuler.cli import (
     training,
     workflow,
 )
-from nanoeuler.cli.greeting import greeting
 from nanoeuler.cli.parser import Parser, UsageError
 from nanoeuler.errors import UserError
-from nanoeuler.planning.remaining import WholeRun
-from nanoeuler.storage.files import explain_os_errors
-from nanoeuler.storage.timing import Timing
-from nanoeuler.system.processes import LEFT_ALONE, end_with_starter
 
 START = (
     ("nanoeuler train my-novel.txt", "from a text to a model, a report and a chat"),
@@ -120,12 +115,24 @@ def main(arguments: list[str] | None = None) -> int:
         log.start()
         log.line("error", str(error))
         return 2
+    return run(options)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run what the command line asks for. Returns the exit status."""
+    from nanoeuler.planning.remaining import WholeRun
+    from nanoeuler.storage.files import explain_os_errors
+    from nanoeuler.storage.timing import Timing
+    from nanoeuler.system.processes import LEFT_ALONE, end_with_starter
+
     timing, log_file = Timing(options.stage), getattr(options, "log", None)
     if log_file:  # a stage of a workflow, which may be killed
         end_with_starter(lambda: os.kill(os.getpid(), LEFT_ALONE))
     try:
         with explain_os_errors():
             if options.stage is None:
+                from nanoeuler.cli.greeting import greeting
+
                 print(greeting(), flush=True)
                 return 0
             log.start(log_file, WholeRun(log_file).seconds if log_file else None)

@@ -2,10 +2,8 @@
 and a learner's op beside it."""
 
 import argparse
-import difflib
 import math
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nanoeuler import log
@@ -16,7 +14,7 @@ from nanoeuler.cli.options import (
     config_model,
     finish,
 )
-from nanoeuler.errors import UserError
+from nanoeuler.errors import UserError, nearest
 from nanoeuler.lessons import OPS
 
 if TYPE_CHECKING:
@@ -141,8 +139,8 @@ def check_op(options: argparse.Namespace) -> None:
 
     op, path = options.op, options.candidate
     if op not in TRIALS:
-        near = difflib.get_close_matches(op or "", TRIALS, n=1)
-        advice = f"did you mean {near[0]}?" if near else f"the ops are {', '.join(TRIALS)}"
+        near = nearest(op or "", TRIALS)
+        advice = f"did you mean {near}?" if near else f"the ops are {', '.join(TRIALS)}"
         asked = f"--op {op}: there is no such op" if op else "--candidate needs --op"
         raise UserError(f"{asked}; {advice}")
     if path is None:
@@ -203,6 +201,8 @@ def check_engine(device: str, quick: bool, shapes: dict[str, tuple[int, int]]) -
     Its ops are compared, and unless `quick` whole models, too. `shapes` has the rows and the length
     of the batch for each preset.
     """
+    from dataclasses import replace
+
     from nanoeuler.backend import make_backend
     from nanoeuler.model.checks.engine_ops import OP_TOLERANCE, check_device_ops
     from nanoeuler.training.check_model import MODEL_TOLERANCE, check_device_model, check_reading

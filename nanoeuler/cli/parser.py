@@ -1,11 +1,10 @@
 """A command-line parser that refuses in one sentence, with the name that was probably meant."""
 
 import argparse
-import difflib
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
-from nanoeuler.errors import UserError
+from nanoeuler.errors import UserError, nearest
 
 LONGEST = 300
 """Characters of a refusal that are shown; what was typed may be of any length."""
@@ -44,8 +43,8 @@ class Parser(argparse.ArgumentParser):
         self.refuse(f"{flag} is {value!r}", f"it must be one of {', '.join(known)}")
 
     def suggestion(self, name: str, known: Iterable[str]) -> str:
-        near = difflib.get_close_matches(name, list(known), n=1)
-        return f"did you mean {near[0]}?" if near else self.help_sentence()
+        near = nearest(name, known)
+        return f"did you mean {near}?" if near else self.help_sentence()
 
     def help_sentence(self) -> str:
         return f"`{self.prog} --help` lists what there is"

@@ -1,7 +1,6 @@
 """Subcommand `plan`: what a configuration will cost on this machine."""
 
 import argparse
-import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +69,8 @@ def register(subparsers: argparse._SubParsersAction) -> None:
 
 
 def run_plan(options: argparse.Namespace) -> int:
+    from dataclasses import asdict
+
     from nanoeuler import log
     from nanoeuler.backend import make_backend
     from nanoeuler.config import load
@@ -110,7 +111,7 @@ def run_plan(options: argparse.Namespace) -> int:
         planned_speed.share(config, plan)
     if plan.tokens_per_second and not elsewhere:
         found = planning.shortages(config, plan, name)
-    described = {"version": 1, "run": config["run"], **dataclasses.asdict(plan)}
+    described = {"version": 1, "run": config["run"], **asdict(plan)}
     if options.save and not found:
         planning.keep_plan(options.save, described)
     if options.json:

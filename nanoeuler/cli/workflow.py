@@ -6,10 +6,8 @@ does what `snakemake pretrain --configfile config/small.yaml` does, in a quieter
 """
 
 import argparse
-import difflib
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -18,10 +16,8 @@ from typing import Any
 
 from nanoeuler import log
 from nanoeuler.cli.options import finish
-from nanoeuler.errors import UserError
+from nanoeuler.errors import UserError, nearest
 from nanoeuler.shipped import HOME, find, find_snakefile
-from nanoeuler.storage.files import MOST_JSON, read_bounded
-from nanoeuler.system.processes import STARTER, own_identity
 
 STAGES = ("download", "pretrain", "sft", "sft_scratch", "dpo", "evaluate", "all")
 DEFAULT_CONFIG = Path("config/config.yaml")
@@ -90,20 +86,22 @@ def check(files: Iterable[str], stages: Iterable[str]) -> None:
     )
     for file in files:
         if not Path(file).is_file():
-            near = difflib.get_close_matches(file, there, n=1)
-            meant = f"did you mean {near[0]}?" if near else "give a configuration's path"
+            near = nearest(file, there)
+            meant = f"did you mean {near}?" if near else "give a configuration's path"
             raise UserError(f"{file}: no such file; {meant}")
         read_keys(file)
     for stage in stages:
         if stage not in STAGES:
             known = {Path(file).stem: file for file in there} | {name: name for name in STAGES}
-            near = difflib.get_close_matches(stage, known, n=1)
-            meant = f"did you mean {known[near[0]]}?" if near else f"there are {', '.join(STAGES)}"
+            near = nearest(stage, known)
+            meant = f"did you mean {known[near]}?" if near else f"there are {', '.join(STAGES)}"
             raise UserError(f"run: there is no stage {stage!r}; {meant}")
 
 
 def names_run(file: Path) -> bool:
     """Does it set `run`, as the configuration of a run does?"""
+    from nanoeuler.storage.files import MOST_JSON, read_bounded
+
     try:
         return b"\nrun:" in b"\n" + read_bounded(file, MOST_JSON)
     except OSError:
@@ -115,6 +113,10 @@ def run_snakemake(arguments: Sequence[str]) -> int:
 
     Returns the exit status. Snakemake says itself, by `config/endings.py`, how it ended.
     """
+    import subprocess
+
+    from nanoeuler.system.processes import STARTER, own_identity
+
     command = [sys.executable, "-m", "nanoeuler.workflow.endings"]
     command += ["--snakefile", str(find_snakefile()), *arguments]
     process: subprocess.Popen[bytes] | None = None

@@ -5,9 +5,7 @@ import fcntl
 import glob
 import os
 import re
-import secrets
 import shutil
-import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +22,7 @@ TRIES = 100
 
 def temporary_path(path: Path) -> Path:
     """A new name beside `path` for what is not finished yet: `.NAME.HOST.TOKEN.part`."""
-    name = f".{path.name[:NAME_LENGTH]}.{socket.gethostname()}.{secrets.token_hex(4)}.part"
+    name = f".{path.name[:NAME_LENGTH]}.{os.uname().nodename}.{os.urandom(4).hex()}.part"
     return path.with_name(name)
 
 
@@ -84,7 +82,7 @@ def remove_if_abandoned(left: Path) -> None:
     A writer on this host is dead when its lock is free. A lock may be invisible to other hosts, or
     not exist at all; then what has not changed for a day is taken for abandoned.
     """
-    here = left.name.removesuffix(".part").rpartition(".")[0].endswith("." + socket.gethostname())
+    here = left.name.removesuffix(".part").rpartition(".")[0].endswith("." + os.uname().nodename)
     descriptor = os.open(left, os.O_RDONLY if left.is_dir() else os.O_RDWR)
     try:
         locked = try_lock(descriptor)
