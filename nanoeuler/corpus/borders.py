@@ -1,4 +1,4 @@
-"""Where a text can be cut: after a paragraph, a line, a sentence, a word, or any character.
+"""Cut a text after a paragraph, a line, a sentence, a word, or any character.
 
 Texts are UTF-8. A sentence ends with a mark of any script (the property Sentence_Terminal of
 Unicode 17, https://www.unicode.org/Public/17.0.0/ucd/PropList.txt), and those of ASCII only before
@@ -35,7 +35,9 @@ SENTENCE = re.compile(
 )
 WORD = re.compile(r"\s+")
 JOINED = re.compile("[\u0e33\u0eb3\u1160-\u11ff\u200d\U0001f3fb-\U0001f3ff]")
-"""What continues a character though it is no mark: vowels of Thai, Lao and Hangul, joined emoji."""
+"""Characters that continue another though they are no marks: vowels of Thai, Lao and Hangul, joined
+emoji.
+"""
 LONGEST_CHARACTER = 64  # code points that are held together
 NEAR = 100_000  # bytes: sentences and words are searched for no further back
 

@@ -237,7 +237,7 @@ def drop_near_copies(
 
 @dataclass
 class Findings:
-    """What is known about all sources before their training documents are compared.
+    """Held-out texts and settings of all sources, known before training documents are compared.
 
     `modes` say how repetitions of each are dropped, and `others` what each is compared with.
     `measured` has all that models are measured on.

@@ -124,7 +124,7 @@ def local_copy(source: Source, output: Path, patience: Patience | None = None) -
 
 
 class FirstDownload(TypedDict):
-    """What is noted of the file that an address served the first time."""
+    """Size, hash and commit of the file that an address served the first time."""
 
     sha256: str
     revision: str | None

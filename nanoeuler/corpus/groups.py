@@ -220,7 +220,7 @@ def united(source: WebPages, groups: Sequence[Survey]) -> Survey:
 
 
 def joined(examined: Iterable[Examined]) -> dict[str, np.ndarray]:
-    """What was found in all batches of a survey, as one."""
+    """Concatenate the findings of all batches of a survey."""
     none = np.zeros(0, np.int64)
     nothing = Examined(slice(0), np.zeros((0, HASHES), np.uint8), none, none, np.zeros(0, np.uint8))
     columns = zip(*(one[1:] for one in [nothing, *examined]), strict=True)

@@ -1,4 +1,4 @@
-"""What a text of so many bytes can teach a model that begins with random weights, in words."""
+"""Warnings about texts too small to teach a model that begins with random weights."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +15,7 @@ TEACHES = (
 
 
 def warning(text_bytes: float) -> str | None:
-    """What so little text teaches and what would help; None where there is enough."""
+    """A warning of what a small text teaches and what would help; None for enough text."""
     taught = next((words for limit, words in TEACHES if text_bytes < limit), None)
     if taught is None:
         return None
@@ -26,8 +26,9 @@ def warning(text_bytes: float) -> str | None:
 
 
 def warning_for(sources: Mapping[str, Any], start: str | None) -> str | None:
-    """The same for the sources of a corpus's manifest, unless the run goes on from a model or has
-    no text of one's own."""
+    """The warning for the sources of a corpus's manifest; None where the run goes on from a model
+    or has no text of one's own.
+    """
     if start or not sources.keys() - {GUTENBERG, FINEWEB}:
         return None
     return warning(sum(source["train"]["bytes"] for source in sources.values()))

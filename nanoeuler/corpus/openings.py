@@ -21,7 +21,7 @@ LINE = re.compile(r"\S[^\n]*")
 END = re.compile(rf"[.!?…{SENTENCE_ENDS}][{CLOSING}]{{0,9}}(?=\s|$)|[{SENTENCE_ENDS}]")
 ENDS_LINE = re.compile(rf"[.!?…:;{SENTENCE_ENDS}][{CLOSING}]{{0,9}}\s*\Z")
 BEFORE = "\"'([{“”‘’«»‹›„‚「『《〈（【¿¡—–- \u3000"
-"""What may stand before the first letter."""
+"""Characters allowed before the first letter."""
 DENSE = re.compile("[\u1100-\u11ff\u2e80-\u9fff\uac00-\ud7ff\uf900-\ufaff\U00020000-\U0003ffff]")
 """Chinese, Japanese and Korean characters."""
 LIST = re.compile(r"(?:[*+\-•·–#>|]+|(?:\d{1,4}|[IVXLCivxlc]{1,7}|[A-Za-z])[.):]|\[\w+\])\s")

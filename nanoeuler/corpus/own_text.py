@@ -37,7 +37,7 @@ class TextSource(NamedTuple):
 
     @classmethod
     def of(cls, entry: str | Mapping[str, Any]) -> "TextSource":
-        """Of a path, or of {path: …, encoding: …, separator: …}."""
+        """Parse a path, or {path: …, encoding: …, separator: …}."""
         if isinstance(entry, str):
             return cls(entry, Reading())
         return cls(entry["path"], Reading(entry.get("encoding"), entry.get("separator")))
@@ -180,7 +180,7 @@ class Search:
             self.texts.append(file)
 
     def described(self) -> str:
-        """What was left out, in words; empty where nothing was."""
+        """A sentence that counts the files left out; empty where none was."""
         counted = sorted(
             self.others.items(), key=lambda each: (each[0] == "hidden", -each[1], each[0])
         )

@@ -75,7 +75,7 @@ def last_held_out_position(positions: np.ndarray, sizes: np.ndarray, share: floa
 
 
 def last_of_own_text(positions: np.ndarray, sizes: np.ndarray, share: float) -> int | None:
-    """The same for one's own text; also None where stretches of each document are held out."""
+    """Last held-out position of one's own text; None also where stretches are held out."""
     last = last_held_out_position(positions, sizes, share)
     if last is None:
         return None

@@ -37,7 +37,7 @@ class Part(NamedTuple):
     stretches: np.ndarray
 
     def trained(self, batch: Batch) -> tuple[Batch, np.ndarray]:
-        """What is trained on of the batch, and the document (int64) that each piece is of.
+        """Training pieces of the batch, and the document (int64) that each belongs to.
 
         A piece is a whole document, or the text before, between or after held-out stretches.
         """

@@ -42,7 +42,7 @@ DAMAGED_ZIP = (
     *(zipfile.BadZipFile, OSError, EOFError, ValueError, RuntimeError, struct.error),
     *(zlib.error, lzma.LZMAError),
 )
-"""What Python raises for archives that are damaged, encrypted, or of an unknown version."""
+"""Exceptions of Python for damaged, encrypted or unknown archives."""
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 """Compressions of archives. The others unpack blocks of any size at once."""
 

@@ -78,7 +78,7 @@ FOLDED = (
     (0x1D000, 0x20000),
     (0x2F800, TABLE),
 )
-"""What has decompositions or capitals: all but Chinese characters, old scripts, private areas."""
+"""Code points with decompositions or capitals: no Chinese, old scripts or private areas."""
 IOTA_BELOW = "\u0345"  # a mark, though its capital is a letter
 SEED = np.uint64(0xCBF29CE484222325)
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)

@@ -71,7 +71,7 @@ def read_records(
 def mistake_in(
     entry: Mapping[str, Any], required: Sequence[str], optional: Sequence[str]
 ) -> str | None:
-    """What is wrong with a record, if anything."""
+    """The mistake in a record, or None."""
     for field in required:
         if not isinstance(entry.get(field), str) or not entry[field].strip():
             return f"{field} is missing, empty or not a text"

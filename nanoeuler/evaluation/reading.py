@@ -116,8 +116,9 @@ def last_layer(model: Transformer) -> Callable[[np.ndarray], np.ndarray]:
 def attention(
     arrays: AttentionArrays, starts_BT: np.ndarray, chosen: range
 ) -> list[list[list[int]]]:
-    """What each head of a layer looks at from each of the `chosen` tokens: [head][token] → percent
-    for all tokens before the chosen ones together, then for each chosen one up to itself."""
+    """Attention of each head of a layer from each of the `chosen` tokens: [head][token] → percent
+    for all tokens before the chosen ones together, then for each chosen one up to itself.
+    """
     query_BTHE, key_BTGE = arrays.query, arrays.key
     T, H, E = query_BTHE.shape[1:]
     found: list[list[list[int]]] = [[] for _ in range(H)]

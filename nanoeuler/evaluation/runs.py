@@ -130,7 +130,7 @@ def held_out_columns(runs: Mapping[str, Run]) -> dict[str, dict[str, str]]:
 
 
 def held_out_text(run: Run, source: str) -> tuple[str, ...] | None:
-    """What tells the held-out text of a source from others; None where nothing is known of it."""
+    """Identity of the held-out text of a source; None where nothing is known of it."""
     text = run.sources.get(source, {}).get("validation", {}).get("sha256")
     if text:
         return (text,)
@@ -139,8 +139,9 @@ def held_out_text(run: Run, source: str) -> tuple[str, ...] | None:
 
 
 def describe(name: str, run: Run, columns: Mapping[str, str]) -> Record:
-    """What a run has reached and cost. Held-out text is scored by the first stage, which learned
-    from it, and replies by the last one. `columns` are those of its held-out texts."""
+    """Scores and costs of a run. The first stage scores held-out text, the last one replies.
+    `columns` are those of its held-out texts.
+    """
     stages = [stage for name, stage in run.stages.items() if name != SCRATCH] or [run.first]
     evaluation: Record = next((s.evaluation for s in reversed(stages) if s.evaluation), {})
     answers = evaluation.get("answers")

@@ -72,7 +72,7 @@ def architecture_of(config: ModelConfig) -> str:
 
 
 def whole_blocks(plain: PlainModel) -> PlainModel:
-    """The same model with ffn filled up to whole blocks by zeros, which change nothing.
+    """The model with ffn padded to whole blocks by zeros, which change nothing.
 
     Raises `UserError` where other rows are no whole blocks.
     """
@@ -200,7 +200,7 @@ def go_template(name: str, end: str) -> str:
 
 
 def modelfile(saved: SavedModel, vocabulary: Vocabulary) -> str:
-    """What `ollama create` reads. Its templates are Go's; the `</s>` in front Ollama adds."""
+    """The Modelfile for `ollama create`, with Go templates; Ollama adds the `</s>` in front."""
     sampling = Sampling()
     template = "{{ .Prompt }}"
     if saved.template in TEMPLATES:

@@ -55,7 +55,7 @@ GPT2_FIELDS = {
     "heads": "n_head",
     "context": "n_positions",
 }
-"""The same in the config of a GPT-2."""
+"""Fields of a GPT-2, likewise."""
 ONLY: dict[str, tuple[Any, ...]] = {
     "hidden_act": ("silu", "swish"),
     "attention_bias": (False,),
@@ -72,7 +72,7 @@ GPT2_ONLY: dict[str, tuple[Any, ...]] = {
     "add_cross_attention": (False,),
     "quantization_config": (),
 }
-"""The same for a GPT-2."""
+"""Keys of a GPT-2's config, likewise."""
 COMPUTED = ("rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")
 """Ends of the names of tensors that follow from the config: frequencies and causal masks."""
 CHAT_TEMPLATE = "chat_template.jinja"
@@ -80,8 +80,9 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "MistralForCausalLM": {"num_key_value_heads": 8, "sliding_window": 4096},
     "Qwen3ForCausalLM": {"num_key_value_heads": 32, "head_dim": 128, "sliding_window": 4096},
 }
-"""What a key that is left out means to transformers, where that is no default of ours. (A null
-means something else: no window, or as many key heads as query heads.)"""
+"""transformers' values for keys that are left out, where they differ from our defaults. (A null
+differs again: no window, or as many key heads as query heads.)
+"""
 SENTENCEPIECE = "tokenizer.model"
 MOST_TEMPLATE, MOST_SETTINGS = 1_000_000, 10_000_000
 """Bytes of a chat template, and of tokenizer_config.json."""

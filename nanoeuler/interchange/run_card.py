@@ -1,4 +1,4 @@
-"""What a run knows of one of its models: front matter for the card of an export."""
+"""Front matter for the card of an export, from the run of the model."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What clients receive: the replies to one request as the objects of OpenAI's API."""
+"""Replies to a request as objects of OpenAI's API."""
 
 import json
 import random
@@ -21,7 +21,7 @@ class Answer(Generic[Kind]):
     """The replies to a request, as one object or as a stream of events."""
 
     prefix: str
-    """Of the answer's id."""
+    """Start of the answer's id."""
     whole_name: str
     part_name: str
 

@@ -28,7 +28,7 @@ PIECE = 128
 """Tokens of a prompt that are read between two decoding steps of the others."""
 
 DEVICE_PIECE = 512
-"""The same on a device, which takes not twice as long for them as for a quarter."""
+"""Such tokens on a device, which takes less than twice as long for them as for a quarter."""
 
 MOST_TOGETHER = MOST_PROMPTS * PIECE
 """Most tokens of these, with what pads them to one length."""
@@ -41,8 +41,7 @@ class Batch:
     """The sequences that one model decodes together."""
 
     def __init__(self, model: LanguageModel, rows: int = USUAL_ROWS, context: int | None = None):
-        """Of at most `rows` replies, each with its prompt within `context` tokens (default: the
-        model's)."""
+        """At most `rows` replies, each within `context` tokens (default: the model's)."""
         self.model = model.transformer
         self.tokenizer, self.allowed_V = model.tokenizer, model.writer.allowed_V
         engine = self.model.backend

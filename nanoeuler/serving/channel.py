@@ -30,7 +30,7 @@ DRAINING = (signal.SIGINT, signal.SIGTERM)
 
 
 class ServedModel(NamedTuple):
-    """What HTTP knows of a model."""
+    """A served model as the HTTP process sees it."""
 
     config: "ModelConfig"
     tokenizer: "Tokenizer"
@@ -64,7 +64,7 @@ class More(NamedTuple):
 
 
 class Update(NamedTuple):
-    """What is new since the last update."""
+    """Parts of replies since the last update."""
 
     pieces: "list[tuple[int, Piece]]"
     """By the number of their job."""

@@ -20,7 +20,7 @@ from nanoeuler.serving.text import ReplyText
 
 @dataclass
 class Part:
-    """What has come of one reply since it was last looked at, or all of it."""
+    """A reply's new text since the last part, or all of it."""
 
     text: str = ""
     scored: list[Scored] = field(default_factory=list)
@@ -87,7 +87,7 @@ class Replies:
         self.ended.set()
 
     async def parts(self) -> AsyncIterator[dict[int, Part]]:
-        """What came of each reply, again and again, until all have ended. Raises `ApiError`."""
+        """Yield the parts of all replies until each has ended. Raises `ApiError`."""
         while self.unfinished or self.new:
             await self.arrived.wait()
             self.arrived.clear()

@@ -142,7 +142,7 @@ def described(model: LanguageModel, batch: Batch) -> ServedModel:
 def rooms_for(
     models: dict[str, LanguageModel], rows: int | None, context: int | None
 ) -> dict[str, Room]:
-    """What memory has room for, shared equally by the models."""
+    """Rows and context of each model that fit into memory, shared equally."""
     found = {}
     for name, model in models.items():
         memory = cache_memory(model.transformer, len(models))

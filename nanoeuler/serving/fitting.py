@@ -20,10 +20,10 @@ LEAST_ROWS = 4
 """Rows for which the context is cut, where nobody said how many."""
 
 MULTIPLE = 128
-"""Of a context that is cut, in tokens."""
+"""A shortened context is a multiple of so many tokens."""
 
 CPU_SHARE, DEVICE_SHARE = 0.5, 0.8
-"""Of the free memory for caches. The rest is for activations and, on a CPU, other programs."""
+"""Share of the free memory for caches; activations and, on a CPU, other programs take the rest."""
 
 MOST_PROMPTS = 8
 """Most prompts that a device reads together."""

@@ -21,10 +21,10 @@ from nanoeuler.serving.app import PAGE, answer
 from nanoeuler.serving.errors import ApiError
 
 OPEN = {"/health", *(f"/{name}" for name in PAGE)}
-"""What needs no key: the page asks its user for one."""
+"""Paths that need no key: the page asks its user for one."""
 
 MOST_KEY_BYTES = 1 << 20
-"""Of a file of keys."""
+"""Most bytes of a file of keys."""
 
 ANY = "*"
 """The origins of all pages."""

@@ -1,4 +1,4 @@
-"""What the server decodes: jobs, each a prompt with replies, and the rows that these become."""
+"""Jobs of the server, each a prompt with its replies, and the rows of the batch."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ class Scored(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """What one or more steps add to a reply."""
+    """Tokens that one or more steps add to a reply."""
 
     choice: int
     """Which of the job's replies; −1 for a failure of them all."""
@@ -66,15 +66,15 @@ class Row:
     text: ReplyText
     """Pushed only to find stop strings."""
     ids: list[int] = field(default_factory=list)
-    """Tokens that were chosen, `</s>` among them."""
+    """Sampled tokens, `</s>` among them."""
     seen: int = 0
-    """Of these, how many were looked at: the reply may end before the last one."""
+    """Tokens examined so far; the reply may end before the last one."""
     sent: int = 0
     """How many are in pieces that were delivered."""
     new_scored: list[Scored] = field(default_factory=list)
     left: bool = False
     drafts: Drafts = NO_DRAFTS
-    """Of the tokens behind the last one, where the host keeps them."""
+    """Drafts behind the last token, where the host keeps them."""
 
     @cached_property
     def known_text(self) -> Repeats:
@@ -94,5 +94,5 @@ class Row:
 
     @property
     def position(self) -> int:
-        """Of the next token, from the start of the prompt: the sampler draws by it."""
+        """Position of the next token from the start of the prompt, from which the sampler draws."""
         return len(self.job.prompt) + len(self.ids)

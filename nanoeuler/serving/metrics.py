@@ -31,7 +31,7 @@ class Histogram:
 
 
 class Metrics:
-    """What a server has done since it started."""
+    """Counters of a server since its start."""
 
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, int]] = Counter()  # by path and status

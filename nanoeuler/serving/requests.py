@@ -1,4 +1,4 @@
-"""What clients ask for: the fields of OpenAI's API, checked.
+"""Requests of OpenAI's API, checked.
 
 Fields that we do not know are ignored, as clients send many; those that would change the reply and
 that we do not have are refused unless they ask for nothing.

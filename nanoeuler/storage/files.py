@@ -21,9 +21,9 @@ from nanoeuler.storage.temporary import temporary_beside
 MOST_JSON = 100_000_000
 """Bytes of the largest JSON file that is read whole, and of a line of JSON."""
 MOST_LINES = 1_000_000_000
-"""Of a `metrics.jsonl`, whose lines have some 300: of three million steps."""
+"""Most bytes of a `metrics.jsonl`: three million steps at some 300 bytes."""
 MOST_NOTE = 10_000
-"""Of a note beside a file: a hash, an address, who holds a lock."""
+"""Most bytes of a note beside a file, such as a hash, an address or a lock's holder."""
 IN_THE_WAY = (
     *(errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR),
     *(errno.EBUSY, errno.EXDEV, errno.ELOOP, errno.ENAMETOOLONG),

@@ -17,8 +17,9 @@ WORDS = "nanoeuler fills this folder; what it holds is never taken for a text of
 FOLDERS_OF_DATA = (
     *("corpora", "gutenberg", "fineweb", "instructions", "preferences", "questions", "tasks"),
 )
-"""What the workflow fills in data_dir, which may hold other folders. (The folder of the demo's
-world is replaced as a whole, and has a marker of folders.py.)"""
+"""Folders of data_dir that the workflow fills; others may lie beside them. (The folder of the
+demo's world is replaced as a whole, and has a marker of folders.py.)
+"""
 
 
 def mark_outputs(data: str, results: str, outputs: Iterable[str | Path]) -> None:
@@ -66,7 +67,7 @@ class Outputs:
         return found
 
     def described(self) -> str:
-        """What was met, in words; empty where nothing was."""
+        """A sentence that counts the outputs met; empty where none was."""
         if not self.met:
             return ""
         first, *more = (os.path.relpath(folder) for folder in self.met)

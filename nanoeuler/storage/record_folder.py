@@ -65,7 +65,7 @@ def prompt_key(record: Mapping[str, Any]) -> str:
 
 
 def checked_key(entry: dict[str, Any], where: str) -> str:
-    """The same of a record that a person may have written. Raises `UserError` naming its line."""
+    """Parse a record that a person may have written. Raises `UserError` naming its line."""
     earlier_turns(entry, where)
     return prompt_key(entry)
 

@@ -37,9 +37,9 @@ from nanoeuler.storage.files import MOST_LINES, parse_json, read_text
 LARGEST_COUNT = 1e15
 """No count, no number of bytes and no seconds is above it."""
 LARGEST_FLOAT = 1e38
-"""The same for settings that may be no whole numbers: float32 ends there."""
+"""Largest fractional setting: the end of float32."""
 LARGEST_NUMBER = 1e30
-"""The same for other numbers of a result, so that what is computed from them stays finite."""
+"""Largest other number of a result, so that sums and products of them stay finite."""
 ENCODER = json.JSONEncoder(ensure_ascii=False)
 
 Place = tuple[str | int, ...]
@@ -124,7 +124,7 @@ def is_text(value: Any) -> bool:
 
 
 def describe(value: Any, place: Place) -> str:
-    """What is wrong at `place`, which is a key's or nothing where `value` itself is wrong."""
+    """The mistake at `place`, a key, or empty where `value` itself is wrong."""
     name = brief(".".join(map(str, place)))
     for key in place:
         if isinstance(value, dict) and key not in value:
@@ -169,7 +169,7 @@ def field_checker(field: dataclasses.Field[Any]) -> Checker:
 
 
 def one_of(kinds: list[Checker], or_null: bool) -> Checker:
-    """What fits none of the types is wrong where it does not fit the last one."""
+    """The mistake of a value that fits no type: where it does not fit the last one."""
 
     def check(value: Any) -> Place | None:
         if value is None and or_null:

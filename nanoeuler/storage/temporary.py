@@ -17,7 +17,7 @@ LEFT = re.compile(r"\..+\.[0-9a-f]{8}\.part")
 ABANDONED_SECONDS = 24 * 3600.0
 NAME_LENGTH = 32  # of the characters that a temporary name takes over
 TRIES = 100
-"""Of a writer whose temporary file is swept away before it has locked it."""
+"""Attempts of a writer whose temporary file is swept away before it is locked."""
 
 
 def temporary_path(path: Path) -> Path:

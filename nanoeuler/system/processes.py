@@ -20,7 +20,7 @@ POLL_SECONDS = 0.5
 
 
 def own_identity() -> str:
-    """What tells this process from all others, of all times, machines and containers."""
+    """An identity of this process among all times, machines and containers."""
     return identity(os.getpid())
 
 
@@ -48,7 +48,7 @@ def end_with_starter(action: Callable[[], object]) -> None:
 
 
 def boot_id() -> str | None:
-    """What tells this start of this machine from all others; None where nothing does."""
+    """An identity of this boot of the machine, or None."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -56,7 +56,7 @@ def boot_id() -> str | None:
 
 
 def process_namespace() -> str | None:
-    """What tells the process numbers of this container from those of others."""
+    """An identity of this container's process numbers."""
     try:
         return os.readlink("/proc/self/ns/pid")
     except OSError:

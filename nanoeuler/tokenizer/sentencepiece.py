@@ -44,7 +44,7 @@ def byte_names() -> set[str]:
 
 
 def continuing(content: dict[str, Any]) -> dict[str, Any]:
-    """The same tokenizer without a space in front."""
+    """This tokenizer without a space in front."""
     normalizers = parts(content.get("normalizer"), "normalizers")
     kept = [step for step in normalizers if step.get("type") != "Prepend"]
     words = []

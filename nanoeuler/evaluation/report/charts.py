@@ -19,7 +19,7 @@ LEFT, RIGHT, TOP, BOTTOM = 52, 12, 10, 40  # margins
 MOST_POINTS = 240
 """Longer series are averaged over equal stretches: more points than pixels show nothing more."""
 MOST_VALUES = 1000
-"""The same for the numbers beside a drawing, into which one can zoom."""
+"""Most values of a series beside a drawing, into which one can zoom."""
 
 
 @dataclass(frozen=True)

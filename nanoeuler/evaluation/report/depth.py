@@ -19,7 +19,7 @@ from nanoeuler.evaluation.report.rendering import render
 
 WIDTH, TALLEST, MARGIN = 460, 330, 26
 LOGARITHMIC = 6.0
-"""Where the norm grows by more than this factor, the picture's radius is its logarithm."""
+"""Growth of the norm beyond which the picture's radius is its logarithm."""
 INNERMOST = 0.3
 """The smallest radius of a logarithmic picture, as a share of the largest."""
 
@@ -59,7 +59,7 @@ def depth(run: Run) -> Markup:
 
 
 def lens(looks: Json) -> Markup:
-    """What the model would say after each Euler step, a row for each point."""
+    """The logit lens: top tokens after each Euler step, a row for each point."""
     rows = []
     points = zip(looks["guesses"], looks["shares"], strict=False)
     for point, (guesses, shares) in enumerate(points):

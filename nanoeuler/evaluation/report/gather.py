@@ -241,7 +241,9 @@ def bytes_in(places: Iterable[Path]) -> int:
 def read_result(
     path: Path, shape: Any, origin: Origin | None = None, what: str = ""
 ) -> Json | None:
-    """What a stage wrote, if there is such a file. `origin` is of a file with a seal."""
+    """The JSON that a stage wrote, or None without such a file. `origin` names a sealed file's
+    writer.
+    """
     if not path.is_file():
         return None
     value = read_json(path)

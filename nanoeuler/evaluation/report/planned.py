@@ -1,4 +1,4 @@
-"""What the workflow planned before its first job, beside what the run then took."""
+"""The plan made before the first job, beside the time, memory and disk that the run took."""
 
 from collections.abc import Callable
 

@@ -18,14 +18,14 @@ from nanoeuler.model.tensors import Tensor
 from nanoeuler.tokenizer import Tokenizer
 
 MOST_PARAMETERS = 5_250_000
-"""Of a model that lies in the page."""
+"""Most parameters of a model in the page."""
 MOST_BYTES = 12_000_000
-"""Of its weights there; 5 million trained ones take 10 MB, for their exponents are much alike."""
+"""Most bytes of its packed weights; 5 million trained ones take 10 MB."""
 
 
 @dataclass(frozen=True)
 class Playable:
-    """What the page holds of a model."""
+    """A model in the page: configuration, tokenizer, packed weights."""
 
     stage: str
     parameters: int  # without the heads that guess further ahead

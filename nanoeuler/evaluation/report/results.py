@@ -42,7 +42,7 @@ def scores(run: Run) -> Markup:
 
 
 def samples(run: Run) -> Markup:
-    """The same prompts, answered by each stage."""
+    """Replies of each stage to the same prompts."""
     named = {
         stage_name(name): (stage_colour(name), evaluation)
         for name, evaluation in run.evaluations.items()

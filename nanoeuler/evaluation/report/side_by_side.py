@@ -167,7 +167,7 @@ def scores(runs: Mapping[str, Run], stage: str) -> list[Row]:
 
 
 def differences(runs: Mapping[str, Run], stages: list[str]) -> list[Row]:
-    """Of two runs, how much higher each score of the second is; nothing of more runs.
+    """Differences of two runs' scores, second minus first; empty for more runs.
 
     The last column counts standard errors of the difference: √(a² + b²) for errors a and b of
     scores that are measured apart.

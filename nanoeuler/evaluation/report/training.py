@@ -161,7 +161,7 @@ def by_name(stages: Mapping[str, Stage]) -> dict[str, tuple[Stage, int]]:
 
 
 def step_charts(curves: Mapping[str, tuple[Stage, int]], x: Axis) -> list[Markup]:
-    """What every step logs beside its loss, a line for each label → (stage, colour)."""
+    """Metrics of each step beside the loss, a line for each label → (stage, colour)."""
     rates, norms, speeds, shares = [], [], [], []
     for label, (stage, colour) in curves.items():
         rates.append(rate_series(label, stage, x, colour))
