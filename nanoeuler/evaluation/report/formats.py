@@ -1,10 +1,13 @@
 """Values in the form that people read: numbers, durations, names. Templates use them as filters."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from markupsafe import Markup
+
+from nanoeuler.log import format_seconds
 
 STAGE_NAMES = {
     "pretrain": "pretrained",
@@ -12,6 +15,7 @@ STAGE_NAMES = {
     "dpo": "aligned",
     "sft_scratch": "tuned from scratch",
 }
+UNITS = {"h": " h ", "m": " min ", "s": " s"}
 NARROW = "\u202f"
 """The narrow no-break space between a number and its unit."""
 
@@ -82,35 +86,10 @@ def scientific(value: float | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """8 s, 2 min 05 s, 3 h 10 min."""
-    seconds = round(seconds)
-    if seconds < 60:
-        return f"{seconds} s"
-    if seconds < 3600:
-        return f"{seconds // 60} min {seconds % 60:02d} s"
-    return f"{seconds // 3600} h {seconds % 3600 // 60:02d} min"
-
-
-def brief_duration(seconds: float) -> str:
-    """For narrow boxes: 0.4 s, 8 s, 2m05, 3h10."""
-    if round(seconds, 1) < 10:
-        return f"{seconds:.1f}{NARROW}s"
-    seconds = round(seconds)
-    if seconds < 60:
-        return f"{seconds}{NARROW}s"
-    if seconds < 3600:
-        return f"{seconds // 60}m{seconds % 60:02d}"
-    return f"{seconds // 3600}h{seconds % 3600 // 60:02d}"
-
-
-def pixels(value: float) -> str:
-    """A coordinate of a drawing."""
-    return f"{value:.1f}"
-
-
-def path(points: Iterable[tuple[float, float]]) -> str:
-    """The points of a polygon or polyline."""
-    return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    """0.4 s, 8 s, 2 min 05 s, 3 h 10 min."""
+    if 0 < seconds < 0.95:
+        return f"{seconds:.1f} s"
+    return re.sub("[hms]", lambda found: UNITS[found[0]], format_seconds(seconds)).strip()
 
 
 def css_share(value: float, whole: float) -> str:
@@ -130,6 +109,6 @@ def markdown_cell(cell: str) -> str:
 
 FILTERS = (
     *(stage_name, stage_colour, enumeration, with_commas, short_count, size, significant),
-    *(percent, plus_minus, decimals, scientific, duration, brief_duration),
-    *(pixels, path, css_share, paragraph, markdown_cell),
+    *(percent, plus_minus, decimals, scientific, duration),
+    *(css_share, paragraph, markdown_cell),
 )
