@@ -2,8 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from markupsafe import Markup
 
@@ -64,12 +63,6 @@ def percent(share: float | None, digits: int = 1) -> str:
     return "–" if share is None else f"{100 * share:.{digits}f}{NARROW}%"
 
 
-def plus_minus(score: Mapping[str, Any]) -> str:
-    """A share in percent, with its standard error where it has one."""
-    error = score.get("standard_error")
-    return percent(score["score"]) + ("" if error is None else f" ± {100 * error:.1f}")
-
-
 def decimals(value: float | None, digits: int = 3) -> str:
     return "–" if value is None else f"{value:.{digits}f}"
 
@@ -104,11 +97,12 @@ def paragraph(text: str) -> str:
 
 def markdown_cell(cell: str) -> str:
     """The text of a table's cell, which may be HTML, for a table in Markdown."""
-    return Markup(cell).striptags().replace("|", "\\|")
+    text = cell.striptags() if isinstance(cell, Markup) else " ".join(cell.split())
+    return text.replace("|", "\\|")
 
 
 FILTERS = (
     *(stage_name, stage_colour, enumeration, with_commas, short_count, size, significant),
-    *(percent, plus_minus, decimals, scientific, duration),
+    *(percent, decimals, scientific, duration),
     *(css_share, paragraph, markdown_cell),
 )
