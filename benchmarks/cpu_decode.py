@@ -23,6 +23,7 @@ from pytorch_model import PyTorchModel
 from nanoeuler.backend.cpu.engine import CpuBackend
 from nanoeuler.backend.cpu.optimizer import squares
 from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.decoding.appending import extend
 from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.spec import parameters_by_kind
 from nanoeuler.model.transformer import Transformer
@@ -72,10 +73,10 @@ def compare(preset: str, threads: int, rounds: int, most: float) -> None:
     def decode_ours() -> tuple[float, float, np.ndarray]:
         cache = ours.new_cache(1, config.context)
         began = time.perf_counter()
-        logits = ours.extend(cache, prompt)
+        logits = extend(ours, cache, prompt)
         read = time.perf_counter()
         for _ in range(new):
-            logits = ours.extend(cache, logits.argmax(axis=1)[:, None])
+            logits = extend(ours, cache, logits.argmax(axis=1)[:, None])
         return read - began, time.perf_counter() - read, logits
 
     def decode_theirs() -> tuple[float, float, np.ndarray]:

@@ -28,8 +28,8 @@ import numpy as np
 from peers import spread
 
 from nanoeuler.backend.cuda.engine import CudaBackend
+from nanoeuler.inference.decoder import Decoder, Row, decoder_kind
 from nanoeuler.inference.sampling import GREEDY, Sampling
-from nanoeuler.inference.window import ContextWindow
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.spec import parameter_count
@@ -52,34 +52,38 @@ class Ours:
         self, prompts_BT: np.ndarray, count: int, sampling: Sampling
     ) -> tuple[float, np.ndarray]:
         """Seconds per token, and the tokens, (B, count)."""
-        window = ContextWindow(self.model, len(prompts_BT), self.model.config.context)
-        new = prompts_BT.tolist()
-        positions, tokens = np.full(len(prompts_BT), prompts_BT.shape[1]), []
+        decoder = self.decoder(len(prompts_BT))
+        decoder.rows += [Row(prompt, sampling) for prompt in prompts_BT.tolist()]
         for index in range(count):
             if index == WARM_UP:
                 began = time.perf_counter()
-            tokens.append(window.choose(new, sampling, positions, self.allowed_V))
-            new, positions = tokens[-1][:, None].tolist(), positions + 1
-        return (time.perf_counter() - began) / (count - WARM_UP), np.stack(tokens, axis=1)
+            decoder.next()
+        seconds = (time.perf_counter() - began) / (count - WARM_UP)
+        return seconds, np.array([row.ids for row in decoder.rows])
+
+    def decoder(self, rows: int) -> Decoder[Row]:
+        context = self.model.config.context
+        return decoder_kind(self.model)(self.model, rows, context, self.allowed_V)
 
     def readers(self, prompt_BT: np.ndarray) -> list[TimedReader]:
         """Read a prompt; the same as the first of its length; and as the first of all, for which
         nothing but the kernels is ready."""
-        window, prompt = ContextWindow(self.model, 1, self.model.config.context), prompt_BT.tolist()
-        first_position = np.zeros(1, int)
+        decoder, (prompt,) = self.decoder(1), prompt_BT.tolist()
+        passes = decoder.cache.memory.passes
 
         def read() -> np.ndarray:
-            window.cache.truncate(0, 0)
-            window.tokens[0].clear()
-            return window.choose(prompt, GREEDY, first_position, self.allowed_V)
+            decoder.cache.truncate(0, 0)
+            decoder.rows[:] = [Row(prompt, GREEDY)]
+            (row,) = decoder.next().rows
+            return np.array(row.ids)
 
         def first() -> np.ndarray:
-            for step in window.cache.memory.steps.values():
-                step.passes.clear()
+            for each in passes.values():
+                each.programs.clear()
             return read()
 
         def first_of_all() -> np.ndarray:
-            window.cache.memory.steps.clear()
+            passes.clear()
             return read()
 
         return [functools.partial(in_a_row, each) for each in (read, first, first_of_all)]

@@ -20,11 +20,10 @@ import numpy as np
 import nanoeuler
 from nanoeuler.backend import make_backend
 from nanoeuler.backend.capabilities import ChoosingBackend
+from nanoeuler.inference.decoder import Row, decoder_kind
 from nanoeuler.inference.generate import Decoding
-from nanoeuler.inference.repeats import Repeats
 from nanoeuler.inference.sampling import GREEDY, Sampling
-from nanoeuler.inference.speculation import DeviceSpeculation, Speculation
-from nanoeuler.inference.window import ContextWindow, Drafts
+from nanoeuler.inference.speculation import DeviceSpeculation, Drafts, Speculation
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.transformer import Transformer
@@ -160,23 +159,19 @@ def weigh(options: argparse.Namespace) -> None:
 def pass_seconds(model: Transformer, drafts: int) -> float:
     """Of a pass of one row, behind 40 to 180 tokens."""
     clock = time.perf_counter if model.backend.device else time.thread_time
-    window, text = ContextWindow(model, 1, 200), Repeats([1] * 40)
-    allowed_V = np.ones(model.config.vocab_size, bool)
-    new, passes, began = [text.tokens.copy()], 0, 0.0
+    allowed_V, row = np.ones(model.config.vocab_size, bool), Row([1] * 40, GREEDY)
     speculation = Speculation.of(model)
-    while len(text.tokens) < 180:
+    given = allowed_V, speculation if drafts else None
+    decoder = decoder_kind(model)(model, 1, 200, *given)
+    decoder.rows.append(row)
+    passes, began = 0, 0.0
+    while len(row.ids) < 140:
         if isinstance(speculation, DeviceSpeculation):
-            speculation.pays = drafts > 0
+            speculation.pays = True
         else:
             speculation.from_text, speculation.heads = 0, min(drafts, speculation.heads)
-            window.drafts = [Drafts([0] * drafts)]
-        inputs = GREEDY, np.array([len(text.tokens)]), allowed_V
-        if drafts == 0:
-            chosen = window.choose(new, *inputs).tolist()
-            text.extend(chosen)
-        else:
-            ((chosen, *_),) = window.choose_several(new, [text], speculation, *inputs)
-        new = [chosen[-1:]]
+            row.drafts = Drafts([0] * drafts)
+        decoder.next()
         passes += 1
         if passes == 4:  # what is recorded is recorded
             began = clock()

@@ -26,8 +26,7 @@ from nanoeuler.evaluation.report.gather import (
     in_order,
     kept_configuration,
 )
-from nanoeuler.evaluation.report.side_by_side import name_runs, shown
-from nanoeuler.evaluation.scores import score_lines
+from nanoeuler.evaluation.report.side_by_side import is_off, leaves, name_runs, shown, what_counts
 
 Record = dict[str, Any]
 
@@ -104,6 +103,11 @@ def read_runs(folders: Iterable[Path]) -> tuple[dict[str, Run], list[str]]:
     return name_runs(list(found), list(found.values())), damaged
 
 
+def settings_of(run: Run) -> dict[str, Any]:
+    """The settings that can change a run's results."""
+    return dict(leaves(what_counts(run.config)))
+
+
 def held_out_columns(runs: Mapping[str, Run]) -> dict[str, dict[str, str]]:
     """Run → source → the column of its bits per byte.
 
@@ -140,12 +144,14 @@ def describe(name: str, run: Run, columns: Mapping[str, str]) -> Record:
     """
     stages = [stage for name, stage in run.stages.items() if name != SCRATCH] or [run.first]
     evaluation: Record = next((s.evaluation for s in reversed(stages) if s.evaluation), {})
-    scores = {line.key: line.values[0] for line in score_lines([evaluation], {}) if line.key}
+    answers = evaluation.get("answers")
+    tasks = evaluation.get("tasks") or {}
     return {
         "run": name,
         "state": state(stages[-1]),
         **{columns[source]: value for source, value in run.bits_per_byte.items()},
-        **{key: value for key, value in scores.items() if not key.startswith("bits_per_byte")},
+        **({"answers": answers["score"]} if answers else {}),
+        **{f"tasks.{name}": scores["score"] for name, scores in tasks.items()},
         "seconds": sum(stage.last.get("seconds") or 0 for stage in run.stages.values()),
         "parameters": run.first.parameters,
         "tokens": run.first.last.get("tokens"),
@@ -161,6 +167,17 @@ def state(stage: Stage) -> str:
         return f"{stage.name} finished"
     step, total = stage.last.get("step", 0), stage.header.get("total_steps")
     return f"{stage.name} at step {step:,}" + (f" of {total:,}" if total else "")
+
+
+def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The settings whose values are not the same in all runs that have a configuration."""
+    known = [each for each in settings if each]
+    keys = dict.fromkeys(key for each in known for key in each)
+    return [
+        key
+        for key in keys
+        if len({repr(each.get(key)) for each in known if not is_off(key, each)}) > 1
+    ]
 
 
 def choose(

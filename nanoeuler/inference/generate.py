@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from nanoeuler.inference.repeats import Repeats
+from nanoeuler.inference.decoder import Row, decoder_kind
 from nanoeuler.inference.sampling import Sampling
-from nanoeuler.inference.speculation import Speculation, Taken
-from nanoeuler.inference.window import ContextWindow
+from nanoeuler.inference.speculation import Speculation
 from nanoeuler.model.likelihood import Share, in_order
 from nanoeuler.model.transformer import Batch, Transformer
 from nanoeuler.tokenizer import Tokenizer
@@ -45,22 +44,26 @@ class Decoding:
         """`first_position`, one or one per prompt, is the position of a prompt's first token for
         the sampler: 0, or more in a conversation. `speculation`: the model drafts tokens, which
         changes the time and not the tokens."""
-        self.sampling = sampling
-        self.max_tokens = max_tokens
-        self.end_id = end_id
-        self.allowed_V = allowed_V
-        self.continuations = [Continuation() for _ in prompts]
-        self.active = list(range(len(prompts)))  # row of the window → index of its continuation
+        self.max_tokens, self.end_id, self.speculation = max_tokens, end_id, speculation
+        firsts = np.broadcast_to(first_position, len(prompts)).tolist()
+        rows = [
+            Row(list(map(int, prompt)), sampling, first)
+            for prompt, first in zip(prompts, firsts, strict=True)
+        ]
         # passes over drafts may go on behind the last token; without drafts the cache is as long,
         # because an engine may divide a longer one otherwise, and then rounds otherwise
-        spare = 2 * model.backend.drafted_tokens
-        self.window = ContextWindow(
-            model, len(prompts), max(map(len, prompts)) + max_tokens + spare
-        )
-        self.unread: list[Sequence[int]] = [list(map(int, prompt)) for prompt in prompts]
-        self.positions = first_position + np.array([len(prompt) for prompt in prompts])
-        self.speculation = speculation
-        self.texts = [Repeats(prompt) for prompt in self.unread] if speculation else []
+        longest = max(map(len, prompts)) + max_tokens + 2 * model.backend.drafted_tokens
+        capacity = min(model.config.context, longest)
+        decoder = decoder_kind(model)
+        self.decoder = decoder(model, len(rows), capacity, allowed_V, speculation)
+        self.decoder.rows += rows
+        self.continuations = [Continuation() for _ in prompts]
+        self.written = dict(zip(rows, self.continuations, strict=True))
+
+    @property
+    def active(self) -> bool:
+        """Is any continuation being written?"""
+        return bool(self.decoder.rows)
 
     def step(self) -> bool:
         """Choose a token for every active continuation, or several where they were drafted.
@@ -69,48 +72,19 @@ class Decoding:
         """
         if not self.active:
             return False
-        passes = self.choose()
-        taken = 0
-        for row, (chosen, *_) in reversed(list(enumerate(passes))):
-            continuation = self.continuations[self.active[row]]
-            continuation.dropped = self.window.dropped[row]
-            ids = chosen[: self.max_tokens - len(continuation.ids)]
-            continuation.ended = self.end_id in ids
+        for row in reversed(self.decoder.next().rows):
+            continuation = self.written[row]
+            new = row.ids[len(continuation.ids) :]
+            ids = new[: self.max_tokens - len(continuation.ids)]
+            continuation.dropped, continuation.ended = row.dropped, self.end_id in ids
             if continuation.ended:
                 ids = ids[: ids.index(self.end_id)]
             continuation.ids.extend(ids)
-            taken += len(ids) + continuation.ended
+            if self.speculation:  # what lies behind the end is not written
+                self.speculation.tokens -= len(new) - len(ids) - continuation.ended
             if continuation.ended or len(continuation.ids) >= self.max_tokens:
-                self.remove(row)
-        if self.speculation:
-            self.speculation.note(passes, taken)
-        return bool(self.active)
-
-    def choose(self) -> list[Taken]:
-        """What each row takes: a token, or several where they were drafted."""
-        inputs = self.sampling, self.positions, self.allowed_V
-        if self.speculation:
-            behind = self.unread, self.texts, self.speculation
-            passes = self.window.choose_several(*behind, *inputs)
-        else:
-            chosen_B = self.window.choose(self.unread, *inputs)
-            passes = [Taken([int(token)]) for token in chosen_B]
-        self.positions += [len(each.chosen) for each in passes]
-        self.unread = [each.chosen[-1:] for each in passes]
-        return passes
-
-    def remove(self, row: int) -> None:
-        """Remove a row; the last one takes its place, as in the window."""
-        self.window.remove(row)
-        self.active[row] = self.active[-1]
-        self.active.pop()
-        self.unread[row] = self.unread[-1]
-        self.unread.pop()
-        self.positions[row] = self.positions[-1]
-        self.positions = self.positions[:-1]
-        if self.texts:
-            self.texts[row] = self.texts[-1]
-            self.texts.pop()
+                self.decoder.remove(row)
+        return self.active
 
 
 class Reply:
@@ -123,7 +97,7 @@ class Reply:
         self.decoding = decoding
         self.decoder = StreamDecoder(tokenizer)
         (self.continuation,) = decoding.continuations
-        self.prompt_tokens = len(decoding.unread[0])
+        self.prompt_tokens = len(decoding.decoder.rows[0].prompt)
         self.shown = 0  # tokens
         self.first_seconds = 0.0
         """Time to the first token, which is mostly spent on reading the prompt."""
@@ -172,7 +146,7 @@ class Reply:
 
     @property
     def speculation(self) -> Speculation | None:
-        """What drafts brought; None without any."""
+        """Statistics of the drafts; None without any."""
         return self.decoding.speculation
 
 

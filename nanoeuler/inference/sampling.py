@@ -172,12 +172,19 @@ def falling(scores_BV: np.ndarray) -> np.ndarray:
     return (keys_BV & 0xFFFFFFFF).view(np.int64)
 
 
-def checked(chosen_B: np.ndarray) -> np.ndarray:
-    """The tokens that a device chose, −1 for a row without a finite candidate. Raises `UserError`
-    when there is one, as `choose` does."""
-    if min(chosen_B.tolist()) < 0:
+def check(sampled: Sequence[int]) -> None:
+    """Raises `UserError`, as `choose` does, where a device sampled −1: a row has no finite
+    candidate."""
+    if min(sampled) < 0:
         raise UserError(NOT_FINITE)
-    return chosen_B
+
+
+@functools.lru_cache(maxsize=256)
+def packed(sampling: Sampling) -> np.ndarray:
+    """Settings as `ChoosingBackend.choose` takes them, (4,) in 8 bytes each."""
+    shares = np.array([sampling.temperature, sampling.top_p], np.float64).view(np.int64)
+    seed = np.array([sampling.seed], np.uint64).view(np.int64)
+    return np.concatenate([shares, seed, [sampling.top_k]])
 
 
 def uniform(seed: int, position: int) -> float:

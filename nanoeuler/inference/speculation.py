@@ -28,10 +28,27 @@ HOPELESS = 2
 """Passes of such a trial after which it ends if no draft was right."""
 
 
-class Taken(NamedTuple):
-    """What a pass brought to one sequence."""
+class Drafts(NamedTuple):
+    """Guesses of the tokens that follow a row's last one."""
 
-    chosen: list[int]
+    ids: list[int]
+    repeats: bool = False
+    """Are they from the text?"""
+
+    @classmethod
+    def of_text(cls, text: Repeats, count: int) -> "Drafts":
+        """That many, where the text repeats itself; otherwise none."""
+        ids = text.drafts(count)
+        return cls(ids, repeats=True) if ids else NO_DRAFTS
+
+
+NO_DRAFTS = Drafts([])
+
+
+class Taken(NamedTuple):
+    """What a pass gave to one sequence."""
+
+    ids: list[int]
     """The next tokens, of which the last one is not read yet."""
     drafted: int = 0
     repeats: bool = False
@@ -40,11 +57,11 @@ class Taken(NamedTuple):
     @property
     def right(self) -> int:
         """Drafts that were right."""
-        return min(len(self.chosen) - 1, self.drafted)
+        return min(len(self.ids) - 1, self.drafted)
 
 
 class Speculation(ABC):
-    """How many drafts the passes of a reply take, and what they brought.
+    """How many drafts the passes of a reply take, and their statistics.
 
     That is decided by counts and by a cost that the engine states, not by the clock: the
     same replies in the same order take the same passes each time.
@@ -68,10 +85,10 @@ class Speculation(ABC):
         kind = DeviceSpeculation if isinstance(engine, ChoosingBackend) else HostSpeculation
         return kind(model.config.mtp_heads, engine.draft_cost, engine.drafted_tokens - 1)
 
-    def note(self, passes: Sequence[Taken], tokens: int) -> None:
-        """Count a pass, for each sequence, and the tokens that were taken of all."""
+    def note(self, passes: Sequence[Taken]) -> None:
+        """Count a pass, for each sequence, and the tokens that all took."""
         self.passes += len(passes)
-        self.tokens += tokens
+        self.tokens += sum(len(each.ids) for each in passes)
         for each in passes:
             if each.repeats:
                 self.repeats += 1
@@ -156,7 +173,7 @@ class DeviceSpeculation(Speculation):
             return  # asked for before the trial, or a prompt's
         rows = len(passes)
         self.count += 1
-        self.tried += sum(len(each.chosen) for each in passes)
+        self.tried += sum(len(each.ids) for each in passes)
         is_hopeless = self.count == HOPELESS and self.tried == rows * self.count
         if self.pays and (self.count == DEVICE_TRIAL or is_hopeless):
             plain, cost = (1 + self.draft_cost * (rows * T - 1) for T in (1, 1 + self.most))

@@ -11,23 +11,18 @@ the blocks in reverse order. The formulas of the ops stand in `backend/reference
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nanoeuler.backend.ops import Backend
-from nanoeuler.backend.records import Array, CacheSlots, ModelWeights, Norm, RopeTable
+from nanoeuler.backend.records import Array, CacheSlots, ModelWeights, RopeTable
 from nanoeuler.model.blocks.block import Rows
 from nanoeuler.model.buffers import KeptBuffers, PassBuffers
-from nanoeuler.model.cache import Cache, CacheMemory, new_cache
 from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.decoding.cache import Cache, CachePool
 from nanoeuler.model.families import make_blocks
 from nanoeuler.model.flat import FlatBuffer, NamedArrays, model_weights
 from nanoeuler.model.heads import Heads
-
-if TYPE_CHECKING:
-    from nanoeuler.model.choosing import Choosing
-
 
 FIRST_POSITIONS = 4096
 """Of the first rotary table, if the context has as many."""
@@ -83,7 +78,7 @@ class Transformer:
         points = [(block.norm, getattr(block, "norm_bias", None)) for block in w.blocks]
         points.append((w.final_norm, w.final_norm_bias))
         self.buffers = KeptBuffers(config, backend, points, recompute=recompute)
-        self.idle_caches: dict[tuple[int, int], CacheMemory] = {}
+        self.caches = CachePool(backend, [block.cache_shape for block in self.blocks])
         positions = min(config.context, FIRST_POSITIONS)
         table = backend.rope_table(positions, config.head_size, config.rope_theta)
         self.rope_tables = [table]
@@ -252,37 +247,4 @@ class Transformer:
 
     def new_cache(self, rows: int, capacity: int) -> Cache:
         """An empty cache for `rows` sequences of up to `capacity` tokens."""
-        return new_cache(self, self.idle_caches, rows, capacity)
-
-    def extend(
-        self,
-        cache: Cache,
-        tokens: np.ndarray,
-        counts: np.ndarray | None = None,
-        *,
-        every: bool = False,
-    ) -> Array:
-        """Append tokens to every row of `cache` and return head 0's logits.
-
-        Reading a prompt, decoding and checking a draft are this one call. `tokens` is (rows, n)
-        with n ≥ 1; row b appends its first counts[b] ≥ 1 (default: all n). Returns the logits
-        behind each row's last token, (rows, V), or with `every` behind every token, (rows, n, V);
-        those past counts[b] mean nothing. Raises ValueError when a row would outgrow the cache.
-        """
-        norm = self.append(cache, tokens, counts, every=every)
-        self.backend.norm(norm)
-        logits = self.first_logits(norm.out_ND)
-        return logits.reshape(*np.shape(tokens), self.config.vocab_size) if every else logits
-
-    def append(
-        self,
-        cache: Cache,
-        tokens: np.ndarray,
-        counts: np.ndarray | None = None,
-        *,
-        every: bool = False,
-        choosing: "Choosing | None" = None,
-    ) -> Norm:
-        """`extend` without the final norm and the head: the norm to be taken, of (rows, D), or of
-        (rows · n, D) with `every`. With `choosing`, a token is chosen behind each row, too."""
-        return cache.append(self, tokens, counts, every=every, choosing=choosing)
+        return self.caches.new(rows, capacity)

@@ -15,13 +15,13 @@ import numpy as np
 
 from nanoeuler.backend.capabilities import ChoosingBackend
 from nanoeuler.inference.api import LanguageModel
+from nanoeuler.inference.decoder import PROMPT_MULTIPLE, Decoder, decoder_kind
 from nanoeuler.inference.sampling import Sampling
-from nanoeuler.inference.speculation import DeviceSpeculation
-from nanoeuler.inference.window import PROMPT_MULTIPLE
+from nanoeuler.inference.speculation import DeviceSpeculation, Speculation
 from nanoeuler.model.config import round_up
+from nanoeuler.model.decoding.appending import append, extend
 from nanoeuler.serving.fitting import MOST_PROMPTS, USUAL_ROWS, most_rows, prompt_rows
-from nanoeuler.serving.jobs import Job, Piece, Row, Scored
-from nanoeuler.serving.steps import DeviceSteps, HostSteps
+from nanoeuler.serving.jobs import Job, Piece, ReplyRow, Scored
 from nanoeuler.serving.text import ReplyText
 
 PIECE = 128
@@ -48,20 +48,24 @@ class Batch:
         self.most_rows = most_rows(self.model, rows)
         self.context = context or model.config.context
         self.on_device = isinstance(engine, ChoosingBackend)
-        steps = DeviceSteps if self.on_device else HostSteps
-        self.cache = self.model.new_cache(self.most_rows, self.context + steps.spare(engine))
-        speculates = model.writer.speculates
-        self.steps = steps(self.model, self.cache, self.allowed_V, speculates=speculates)
-        self.cache.lengths = self.cache.lengths[:0]
+        speculation = Speculation.of(self.model) if model.writer.speculates else None
+        sizes = self.most_rows, self.context
+        self.decoder: Decoder[ReplyRow] = decoder_kind(self.model)(
+            self.model, *sizes, self.allowed_V, speculation, joining=True
+        )
         self.piece = DEVICE_PIECE if self.on_device else PIECE
         prompts = prompt_rows(self.model, self.most_rows)
         self.prompt_cache = self.model.new_cache(prompts, self.context)
         if self.on_device:
-            self.prompt_cache.memory.step_tokens = KEPT_TOKENS
+            self.prompt_cache.memory.pass_tokens = KEPT_TOKENS
         self.forget_prompts()
-        self.rows: list[Row] = []
         self.waiting: deque[Job] = deque()
         """Jobs whose prompt is unread; the first one's may be read in part."""
+
+    @property
+    def rows(self) -> list[ReplyRow]:
+        """The replies that are being written."""
+        return self.decoder.rows
 
     @property
     def busy(self) -> bool:
@@ -78,7 +82,7 @@ class Batch:
 
         The first requests would wait for that.
         """
-        speculation, self.steps.speculation = self.steps.speculation, None
+        speculation, self.decoder.speculation = self.decoder.speculation, None
         for rows in numbers_of_rows(self.most_rows):
             self.warm_up(rows)
         if self.on_device:
@@ -89,14 +93,14 @@ class Batch:
                     self.warm_up(prompts, length)
             self.warm_up(1, self.piece + 1)
         if speculation:
-            self.steps.expect_drafts()
-            if isinstance(self.steps.speculation, DeviceSpeculation):
-                self.steps.speculation.pays = True  # whatever the text
+            self.decoder.speculation = Speculation.of(self.model)
+            if isinstance(self.decoder.speculation, DeviceSpeculation):
+                self.decoder.speculation.pays = True  # whatever the text
             self.warm_up(1)
-            self.steps.expect_drafts()  # what the warm-up drafted tells nothing
+            self.decoder.speculation = speculation  # what the warm-up drafted tells nothing
 
     def warm_up(self, rows: int, prompt_tokens: int = 1) -> None:
-        tokens = min(4 + rows // MOST_PROMPTS, self.cache.capacity - 1)
+        tokens = min(4 + rows // MOST_PROMPTS, self.decoder.cache.capacity - 1)
         prompt_tokens = min(prompt_tokens, self.context - tokens)
         prompt = [self.tokenizer.end_id] * prompt_tokens
         for _ in range(2):  # what is recorded is recorded at its second run
@@ -127,7 +131,7 @@ class Batch:
         """Remove what was cancelled or is late."""
         gone = [row for row in self.rows if self.given_up(row.job, now)]
         for row in gone:
-            self.leave(row)
+            self.decoder.remove(row)
         unread = [job for job in self.waiting if self.given_up(job, now)]
         for job in unread:
             if job is self.waiting[0]:
@@ -148,21 +152,11 @@ class Batch:
         for job in {*self.waiting, *(row.job for row in self.rows)}:
             self.fail(job, kind)
         self.waiting.clear()
-        self.rows.clear()
-        self.steps.forget()
-        self.cache.lengths = self.cache.lengths[:0]
+        self.decoder.clear()
         self.forget_prompts()
 
     def forget_prompts(self) -> None:
         self.prompt_cache.lengths = np.zeros(1, np.int32)
-
-    def leave(self, row: Row) -> None:
-        """Give up a row; the last one takes its place, as in the cache."""
-        row.left = True
-        place = self.rows.index(row)
-        self.cache.remove(place)
-        self.rows[place] = self.rows[-1]
-        self.rows.pop()
 
     # ---- joining
 
@@ -197,20 +191,16 @@ class Batch:
 
     def read_whole(self, jobs: list[Job]) -> int:
         """Read the prompts of the first jobs that wait. Returns the number of their tokens."""
-        assert isinstance(self.steps, DeviceSteps)
         rows = [self.new_row(job, 0) for job in jobs]
-        shape = rectangle(len(jobs), max(len(job.prompt) for job in jobs))
-        tokens, counts = np.zeros(shape, np.int32), np.ones(shape[0], np.int32)
-        for index, job in enumerate(jobs):
-            counts[index] = len(job.prompt)
-            tokens[index, : counts[index]] = job.prompt
-        self.prompt_cache.lengths = np.zeros(shape[0], np.int32)
-        self.steps.first_of_each(self.prompt_cache, tokens, counts, rows)
+        most, width = rectangle(len(jobs), max(len(job.prompt) for job in jobs))
+        prompts = [*(job.prompt for job in jobs), *[[]] * (most - len(jobs))]
+        self.prompt_cache.lengths = np.zeros(most, np.int32)
+        self.decoder.prefill(self.prompt_cache, prompts, rows)
         for index, row in enumerate(rows):
             self.waiting.popleft()
             self.start_reply(row, index, None)
         self.forget_prompts()
-        return tokens.size
+        return most * width
 
     def read_piece(self, job: Job) -> int:
         """Read the next tokens of the prompt that waits first. Returns their number."""
@@ -218,32 +208,33 @@ class Batch:
         # scores are the host's work, for which the others wait
         most = PIECE if job.score_prompt else self.piece
         piece = job.prompt[begin : begin + most]
-        count, ends = len(piece), begin + len(piece) == len(job.prompt)
-        width = round_up(count, PROMPT_MULTIPLE) if self.on_device else count
-        tokens = np.zeros((1, width), np.int32)
-        tokens[0, :count] = piece
-        given = self.prompt_cache, tokens, np.array([count])
+        ends = begin + len(piece) == len(job.prompt)
+        model, cache, decoder = self.model, self.prompt_cache, self.decoder
+        tokens, counts = decoder.padded([piece])
         rows = [self.new_row(job, choice) for choice in range(len(job.samplings))]
         logits_1V: np.ndarray | None = None
         if job.score_prompt:
-            logits_NV = self.model.backend.to_host(self.model.extend(*given, every=True))[0, :count]
+            logits_1NV = extend(model, cache, tokens, counts, every=True)
+            logits_NV = model.backend.to_host(logits_1NV)[0, : len(piece)]
             self.score_piece(job, begin, logits_NV)
             logits_1V = logits_NV[-1:]
             if ends and job.max_tokens:
-                self.steps.choose_first(logits_1V, rows)
+                decoder.sample_first(logits_1V, rows)
         elif ends:
-            logits_1V = self.steps.first(*given, rows)
+            logits_1V = decoder.prefill(cache, [piece], rows)
         else:
-            self.model.append(*given)
+            append(model, cache, tokens, counts)
         if ends:
             self.waiting.popleft()
             for row in rows:
                 self.start_reply(row, 0, logits_1V)
             self.forget_prompts()
-        return width
+        return tokens.size
 
-    def new_row(self, job: Job, choice: int) -> Row:
-        return Row(job, choice, ReplyText(self.tokenizer, job.stops))
+    def new_row(self, job: Job, choice: int) -> ReplyRow:
+        text, scored = ReplyText(self.tokenizer, job.stops), job.likeliest is not None
+        sampling = job.samplings[choice]
+        return ReplyRow(job.prompt, sampling, scored=scored, job=job, choice=choice, text=text)
 
     def score_piece(self, job: Job, begin: int, logits_NV: np.ndarray) -> None:
         """Score the tokens of a prompt behind the one at `begin`, where the piece begins."""
@@ -252,25 +243,25 @@ class Batch:
         for logits_V, token in zip(logits_NV, job.prompt[begin + 1 :], strict=False):
             job.scores.append(self.score(logits_V, token, job.likeliest or 0))
 
-    def start_reply(self, row: Row, prompt: int, logits_1V: np.ndarray | None) -> None:
+    def start_reply(self, row: ReplyRow, prompt: int, logits_1V: np.ndarray | None) -> None:
         """Let the reply to a prompt that was just read, to row `prompt` of its cache, join."""
         row.new_scored = list(row.job.scores)
         if row.job.max_tokens == 0:
             self.send(row, row.seen, "length")
         elif not self.look(row, logits_1V, 0):
-            self.rows.append(row)
-            self.cache.join(self.prompt_cache, prompt)
+            self.decoder.join(row, self.prompt_cache, prompt)
 
     # ---- decoding
 
     def decode(self) -> None:
         """Append tokens to every row."""
-        rows, logits_BV = self.steps.next(self.rows)
+        rows, logits_BV = self.decoder.next()
+        self.decoder.launch()
         for index, row in enumerate(rows):
             if not row.left and self.look(row, logits_BV, index):
-                self.leave(row)
+                self.decoder.remove(row)
 
-    def look(self, row: Row, logits_BV: np.ndarray | None, index: int) -> bool:
+    def look(self, row: ReplyRow, logits_BV: np.ndarray | None, index: int) -> bool:
         """Look at the tokens that a row took, with their scores by `logits_BV[index]`.
 
         Returns whether the reply has ended; its end is delivered.
@@ -294,7 +285,7 @@ class Batch:
                 return True
         return False
 
-    def send(self, row: Row, tokens: int, finish: str | None = None) -> None:
+    def send(self, row: ReplyRow, tokens: int, finish: str | None = None) -> None:
         """Deliver what is new in the first `tokens` of a reply."""
         piece = Piece(row.choice, row.ids[row.sent : tokens], row.new_scored, finish)
         row.sent, row.new_scored = tokens, []

@@ -2,12 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import NamedTuple
 
-from nanoeuler.inference.repeats import Repeats
+from nanoeuler.inference.decoder import Row
 from nanoeuler.inference.sampling import Sampling
-from nanoeuler.inference.window import NO_DRAFTS, Drafts
 from nanoeuler.serving.text import ReplyText
 
 
@@ -58,41 +56,15 @@ class Job:
 
 
 @dataclass(eq=False)
-class Row:
-    """A reply that is being written."""
+class ReplyRow(Row):
+    """A reply that is being written. `</s>` is among its tokens."""
 
-    job: Job
-    choice: int
-    text: ReplyText
+    job: Job = field(kw_only=True)
+    choice: int = field(kw_only=True)
+    text: ReplyText = field(kw_only=True)
     """Pushed only to find stop strings."""
-    ids: list[int] = field(default_factory=list)
-    """Sampled tokens, `</s>` among them."""
     seen: int = 0
     """Tokens examined so far; the reply may end before the last one."""
     sent: int = 0
     """How many are in pieces that were delivered."""
     new_scored: list[Scored] = field(default_factory=list)
-    left: bool = False
-    drafts: Drafts = NO_DRAFTS
-    """Drafts behind the last token, where the host keeps them."""
-
-    @cached_property
-    def known_text(self) -> Repeats:
-        """The prompt, and the tokens so far that `whole_text` has looked at."""
-        return Repeats(self.job.prompt)
-
-    @property
-    def whole_text(self) -> Repeats:
-        """The prompt and all tokens so far."""
-        text = self.known_text
-        text.extend(self.ids[len(text.tokens) - len(self.job.prompt) :])
-        return text
-
-    @property
-    def sampling(self) -> Sampling:
-        return self.job.samplings[self.choice]
-
-    @property
-    def position(self) -> int:
-        """Position of the next token from the start of the prompt, from which the sampler draws."""
-        return len(self.job.prompt) + len(self.ids)

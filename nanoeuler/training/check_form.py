@@ -18,6 +18,7 @@ from nanoeuler.model.checks.comparison import NORM_EPSILON, Comparison, compare
 from nanoeuler.model.checks.engine_ops import OP_TOLERANCE, check_cross_entropy, check_preference
 from nanoeuler.model.checks.op_comparison import Random
 from nanoeuler.model.config import ModelConfig, round_up
+from nanoeuler.model.decoding.appending import extend
 from nanoeuler.model.families import family_of
 from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.spec import head_names, parameter_count
@@ -130,9 +131,9 @@ def check_decoding(
             same[...] = exact.from_host(in_float64(ops, values)).view(same.dtype)
             cache.lengths[0] = expected.lengths[0] = kept
         tokens = np.resize(ids, (1, count))
-        read = in_float64(ops, model.extend(cache, tokens))[0]
+        read = in_float64(ops, extend(model, cache, tokens))[0]
         name = f"logits behind token {kept + count}"
-        yield compare("decoding", name, read, reference.extend(expected, tokens)[0], limit)
+        yield compare("decoding", name, read, extend(reference, expected, tokens)[0], limit)
 
 
 def spread_parameters(config: ModelConfig, random: np.random.Generator) -> np.ndarray:

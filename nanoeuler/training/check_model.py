@@ -14,6 +14,7 @@ from nanoeuler.backend.records import Array
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.model.checks.comparison import Comparison, compare
 from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.decoding.appending import extend
 from nanoeuler.model.flat import FlatBuffer, initial_parameters, model_weights
 from nanoeuler.model.transformer import Batch, Transformer
 from nanoeuler.training.optimizer.adamw import AdamW
@@ -98,14 +99,14 @@ def check_reading(engine: Backend, preset: str, length: int) -> Iterator[Compari
     random = np.random.default_rng(7)
     tokens = random.integers(0, config.vocab_size, (1, total)).astype(np.int32)
     reference = Transformer(config, parameters.astype(np.float64), ReferenceBackend(np.float64))
-    expected = reference.extend(reference.new_cache(1, total), tokens, every=True)[0]
+    expected = extend(reference, reference.new_cache(1, total), tokens, every=True)[0]
     model = Transformer(config, engine.from_host(parameters), engine)
     cache = model.new_cache(1, total)
     case = f"{preset}, reading and decoding"
-    logits = in_float64(engine, model.extend(cache, tokens[:, :length]))[0]
+    logits = in_float64(engine, extend(model, cache, tokens[:, :length]))[0]
     yield compare(case, f"logits behind {length} tokens", logits, expected[length - 1])
     for position in range(length, total):
-        logits = in_float64(engine, model.extend(cache, tokens[:, position : position + 1]))[0]
+        logits = in_float64(engine, extend(model, cache, tokens[:, position : position + 1]))[0]
         yield compare(case, f"logits behind token {position + 1}", logits, expected[position])
 
 

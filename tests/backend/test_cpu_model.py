@@ -29,6 +29,7 @@ from nanoeuler.backend.cpu.engine import CpuBackend
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.decoding.appending import extend
 from nanoeuler.model.flat import FlatBuffer, initial_parameters
 from nanoeuler.model.transformer import Transformer
 from nanoeuler.training.optimizer.adamw import AdamW
@@ -232,15 +233,15 @@ def test_decoding_a_token_at_a_time_gives_what_the_reference_reads_at_once(rows)
     parameters = 2 * initial_parameters(config, 1)
     tokens = np.random.default_rng(2).integers(0, config.vocab_size, (rows, 30))
     reference = Transformer(config, parameters.astype(np.float64), ReferenceBackend(np.float64))
-    expected = reference.extend(reference.new_cache(rows, 40), tokens, every=True)
+    expected = extend(reference, reference.new_cache(rows, 40), tokens, every=True)
     model = Transformer(config, parameters, CpuBackend(2))
     cache = model.new_cache(rows, 40)
     counts = np.arange(rows) % 7 + 12
-    logits = model.extend(cache, tokens[:, :20], counts)
+    logits = extend(model, cache, tokens[:, :20], counts)
     for b, count in enumerate(counts):
         assert relative_error(logits[b], expected[b, count - 1]) <= 2e-6
     for _ in range(10):
         following = tokens[np.arange(rows), cache.lengths][:, None]
-        logits = model.extend(cache, following, every=True)[:, 0]
+        logits = extend(model, cache, following, every=True)[:, 0]
     for b, length in enumerate(cache.lengths):
         assert relative_error(logits[b], expected[b, length - 1]) <= 2e-6

@@ -21,7 +21,7 @@ def converse(conversation, text=None, sampling=GREEDY, max_tokens=30):
     if text is not None:
         conversation.say(text)
     reply = conversation.reply(sampling, max_tokens)
-    read = list(reply.decoding.unread[0])
+    read = reply.decoding.decoder.rows[0].prompt
     written = "".join(reply)
     conversation.hear(reply)
     return read, written

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from nanoeuler.backend.reference import ReferenceBackend
+from nanoeuler.inference.decoder import Decoder, Row
 from nanoeuler.inference.generate import Writer
 from nanoeuler.inference.sampling import GREEDY, Sampling
-from nanoeuler.inference.window import ContextWindow
 from nanoeuler.model.files import load_model
 from nanoeuler.model.transformer import Batch, Transformer
 
@@ -150,41 +150,55 @@ def wider_vocabulary(model):
 # ---- the window
 
 
+def reading(writer, *prompts):
+    """A decoder that has read some prompts."""
+    decoder = Decoder(writer.model, len(prompts), 96, writer.allowed_V)
+    decoder.rows += [Row(prompt, GREEDY) for prompt in prompts]
+    decoder.read(*decoder.unread(), decoder.cache)
+    return decoder
+
+
+def read(decoder, tokens):
+    """The logits behind a new token of each row."""
+    for row, token in zip(decoder.rows, tokens, strict=True):
+        row.ids.append(token)
+    return decoder.read(*decoder.unread(), decoder.cache)
+
+
 def test_a_full_window_keeps_the_newest_three_quarters(writer):
-    window = ContextWindow(writer.model, 1, 1000)
-    window.read([list(range(96))])
-    assert window.dropped == [0]
-    assert window.cache.lengths.tolist() == [96]
-    window.read([[96]])
-    assert window.dropped == [25]
-    assert window.tokens == [list(range(25, 97))]
-    assert window.cache.lengths.tolist() == [72]
-    window.read([[97]])
-    assert window.cache.lengths.tolist() == [73]
+    decoder = reading(writer, list(range(96)))
+    (row,) = decoder.rows
+    assert row.dropped == 0
+    assert decoder.cache.lengths.tolist() == [96]
+    read(decoder, [96])
+    assert row.dropped == 25
+    assert row.newest(row.visible) == list(range(25, 97))
+    assert decoder.cache.lengths.tolist() == [72]
+    read(decoder, [97])
+    assert decoder.cache.lengths.tolist() == [73]
 
 
 def test_a_prompt_beyond_the_context_is_read_from_where_it_fits(writer):
-    window = ContextWindow(writer.model, 2, 1000)
-    window.read([list(range(300)), [7]])
-    assert window.dropped == [228, 0]
-    assert window.tokens == [list(range(228, 300)), [7]]
+    rows = reading(writer, list(range(300)), [7]).rows
+    assert [row.dropped for row in rows] == [228, 0]
+    assert [row.newest(row.visible) for row in rows] == [list(range(228, 300)), [7]]
 
 
 def test_a_row_that_slides_is_read_again_by_itself(writer):
     long, short = random_prompts([96, 40])
-    together, alone = ContextWindow(writer.model, 2, 1000), ContextWindow(writer.model, 1, 1000)
-    together.read([long, short])
-    alone.read([long])
-    both, one = together.read([[7], [8]]), alone.read([[7]])
-    assert together.dropped == [25, 0]
+    together, alone = reading(writer, long, short), reading(writer, long)
+    both, one = read(together, [7, 8]), read(alone, [7])
+    assert [row.dropped for row in together.rows] == [25, 0]
     assert together.cache.lengths.tolist() == [72, 41]
-    assert (2, 72) not in together.cache.memory.steps
+    assert (2, 1) in {shape[:2] for shape in together.cache.memory.passes}
+    assert (2, 72) not in {shape[:2] for shape in together.cache.memory.passes}
     np.testing.assert_allclose(both[0], one[0], rtol=1e-4, atol=1e-5)
 
 
 def test_the_cache_is_no_longer_than_a_text_can_grow(writer):
-    assert ContextWindow(writer.model, 1, 30).cache.capacity == 30
-    assert ContextWindow(writer.model, 1, 3000).cache.capacity == 96
+    spare = 2 * writer.model.backend.drafted_tokens
+    for tokens, capacity in ((30, 37 + spare), (3000, 96)):
+        assert writer.decoding([[0] * 7], GREEDY, tokens).decoder.cache.capacity == capacity
 
 
 def test_dropped_tokens_are_counted_in_the_continuation(writer):

@@ -8,6 +8,7 @@ import pytest
 import nanoeuler
 from nanoeuler.backend.cpu.engine import CpuBackend
 from nanoeuler.backend.reference import ReferenceBackend
+from nanoeuler.inference.decoder import Decoder, Row
 from nanoeuler.inference.generate import Decoding
 from nanoeuler.inference.repeats import Repeats
 from nanoeuler.inference.sampling import GREEDY, Sampling
@@ -16,12 +17,13 @@ from nanoeuler.inference.speculation import (
     PERIOD,
     TRIAL,
     DeviceSpeculation,
+    Drafts,
     HostSpeculation,
     Speculation,
     Taken,
 )
-from nanoeuler.inference.window import ContextWindow, Drafts
 from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.decoding.appending import extend
 from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.transformer import Transformer
 from tests.choosing_backend import ChoosingReference
@@ -80,21 +82,20 @@ def test_any_draft_whatever_gives_the_tokens_of_plain_decoding(engine):
         (plain,) = written(model, [[1, 2]], sampling, 5, end=-1)
         taken = set()
         for drafts in itertools.product(range(V), repeat=3):
-            window = ContextWindow(model, 1, 20)
-            first = window.choose([[1, 2]], sampling, np.array([2]), allowed)
-            window.drafts = [Drafts(list(drafts))]
-            text = Repeats([1, 2, *first.tolist()])
-            inputs = [text], HostSpeculation(4, 0.0), sampling, np.array([3]), allowed
-            ((ids, checked, _),) = window.choose_several([first.tolist()], *inputs)
-            assert text.tokens == [1, 2, int(first[0]), *ids]
-            assert [int(first[0]), *ids] == plain.ids[: 1 + len(ids)]
+            decoder, row = Decoder(model, 1, 20, allowed), Row([1, 2], sampling)
+            decoder.rows.append(row)
+            decoder.next()
+            decoder.speculation, row.drafts = HostSpeculation(4, 0.0), Drafts(list(drafts))
+            decoder.next()
+            assert row.repeats.tokens == [1, 2, *row.ids]
+            assert row.ids == plain.ids[: len(row.ids)]
             right = itertools.takewhile(
                 lambda pair: pair[0] == pair[1], zip(drafts, plain.ids[1:], strict=False)
             )
-            assert (len(ids), checked) == (1 + len(list(right)), 3)
-            assert window.cache.lengths.tolist() == [2 + len(ids)]
-            assert window.tokens == [[1, 2, *plain.ids[: len(ids)]]]
-            taken.add(len(ids))
+            assert len(row.ids) == 2 + len(list(right))
+            assert decoder.speculation.drafted == [1, 1, 1]
+            assert decoder.cache.lengths.tolist() == [1 + len(row.ids)]
+            taken.add(len(row.ids) - 1)
         assert taken == {1, 2, 3, 4}
 
 
@@ -161,12 +162,12 @@ def test_a_few_tokens_at_once_have_the_bits_of_one_by_one_on_the_cpu(fields):
     for pieces in ([2] * 10, [3, 5, 8, 4], [7, 1, 6, 2, 4]):
         one, several = (model.new_cache(3, 64) for _ in range(2))
         for cache in (one, several):
-            model.extend(cache, ids[:, :20], np.array([20, 3, 11]))
+            extend(model, cache, ids[:, :20], np.array([20, 3, 11]))
         at = 20
         for piece in pieces:
-            logits = np.array(model.extend(several, ids[:, at : at + piece], every=True))
+            logits = np.array(extend(model, several, ids[:, at : at + piece], every=True))
             for i in range(piece):
-                alone = model.extend(one, ids[:, at + i : at + i + 1])
+                alone = extend(model, one, ids[:, at + i : at + i + 1])
                 np.testing.assert_array_equal(logits[:, i], alone)
             at += piece
 
@@ -180,7 +181,7 @@ def test_as_many_drafts_are_taken_as_pay():
         for i in range(TRIAL):
             right = sum(i < share * TRIAL for share in shares)
             taken = Taken([5] * (1 + right), 3)
-            speculation.note([taken] * rows, rows + rows * right)
+            speculation.note([taken] * rows)
         return speculation.heads
 
     assert drafts_after_trial((0.8, 0.6, 0.4), 0.15) == 3
@@ -207,7 +208,7 @@ def test_a_text_that_repeats_gets_more_drafts_as_long_as_they_are_right():
     for right in (3, 5, 7, 7, 0, 2, 1, 0, 0, 0, 0, 0):
         drafted = speculation.from_text
         taken.append(drafted)
-        speculation.note([Taken([5] * (1 + min(right, drafted)), drafted, repeats=True)], 1)
+        speculation.note([Taken([5] * (1 + min(right, drafted)), drafted, repeats=True)])
     assert taken == [3, 5, 7, MOST, MOST, 6, 5, 4, 3, 2, 1, 1]
     assert (speculation.repeats, speculation.right_repeats) == (12, 25)
     assert speculation.heads == 0
@@ -223,7 +224,7 @@ def test_a_device_drafts_where_that_pays_or_the_text_repeats_itself():
             drafts = MOST if heads > 1 else 0
             assert speculation.wanted([fresh], 8) == drafts
             new = 2 if number < tokens - DEVICE_TRIAL else 1
-            speculation.note([Taken([5] * new, drafts)], new)
+            speculation.note([Taken([5] * new, drafts)])
         return speculation
 
     assert after_trial(14).wanted([fresh], 8) == MOST
@@ -233,7 +234,7 @@ def test_a_device_drafts_where_that_pays_or_the_text_repeats_itself():
         assert speculation.wanted([repeating], 7) == 0, "there is no room"
         for number in range(PERIOD):
             assert speculation.wanted([fresh], 8) == 0, number
-            speculation.note([Taken([5])], 1)
+            speculation.note([Taken([5])])
         again = speculation.wanted([fresh], 8)
         assert again == (MOST if speculation.drafted else 0), "there is another trial"
 
@@ -241,10 +242,10 @@ def test_a_device_drafts_where_that_pays_or_the_text_repeats_itself():
 def test_a_trial_ends_early_when_no_draft_is_right():
     for rights in ((0, 0), (0, 1), (1, 0)):
         speculation = DeviceSpeculation(4, 0.1, 3)
-        speculation.note([Taken([5])], 1)  # a prompt's pass tells nothing
+        speculation.note([Taken([5])])  # a prompt's pass tells nothing
         for right in rights:
             assert speculation.wanted([Repeats()], 8) == 3
-            speculation.note([Taken([5] * (1 + right), 3)], 1 + right)
+            speculation.note([Taken([5] * (1 + right), 3)])
         assert speculation.wanted([Repeats()], 8) == (3 if any(rights) else 0)
 
 

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 
 from nanoeuler.backend.reference import ReferenceBackend
-from nanoeuler.inference.repeats import Repeats
-from nanoeuler.inference.sampling import GREEDY, Sampling
-from nanoeuler.inference.speculation import DeviceSpeculation, HostSpeculation
-from nanoeuler.inference.window import ContextWindow
-from nanoeuler.model.choosing import packed
+from nanoeuler.inference.decoder import Row, decoder_kind
+from nanoeuler.inference.generate import Decoding
+from nanoeuler.inference.sampling import GREEDY, Sampling, packed
+from nanoeuler.inference.speculation import DeviceSpeculation
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.transformer import Transformer
@@ -21,24 +20,22 @@ CONFIG = ModelConfig(
 
 
 def written(backend, prompts, count):
-    """The tokens that are chosen behind `prompts`, (count, rows)."""
+    """The tokens that are sampled behind `prompts`."""
     parameters = 4 * initial_parameters(CONFIG, 1)
     model = Transformer(CONFIG, backend.from_host(parameters), backend)
-    window = ContextWindow(model, len(prompts), CONFIG.context)
     allowed = np.arange(CONFIG.vocab_size) > 2
-    chosen, new = [], prompts
-    for position in range(count):
-        positions = np.full(len(prompts), position)
-        chosen.append(window.choose(new, GREEDY, positions, allowed))
-        new = [[int(token)] for token in chosen[-1]]
-    return np.array(chosen)
+    decoding = Decoding(model, prompts, GREEDY, count, -1, allowed, 0)
+    while decoding.step():
+        pass
+    assert min(each.dropped for each in decoding.continuations) > 0
+    return [each.ids for each in decoding.continuations]
 
 
 @pytest.mark.parametrize("prompts", [[[5]], [[5, 9, 11]], [[5, 9], [7], [8, 3, 2]]])
 def test_an_engine_that_chooses_gives_the_tokens_that_the_host_gives(prompts):
     """40 tokens slide out of a context of 24: the cache is read anew on the way."""
     expected = written(ReferenceBackend(), prompts, 40)
-    np.testing.assert_array_equal(written(ChoosingReference(), prompts, 40), expected)
+    assert written(ChoosingReference(), prompts, 40) == expected
 
 
 @pytest.mark.parametrize("drafts", [3, 7])
@@ -46,27 +43,25 @@ def test_an_engine_that_chooses_gives_the_tokens_that_the_host_gives(prompts):
 def test_drafts_on_a_device_change_no_token(prompts, drafts):
     """Rows accept different numbers, and slide out of a context of 40 at different times."""
 
-    def rows(backend, drafts):
+    def written(backend, drafts):
         model = chain(backend, cycle(12, 0.05), noise=0.7, mixing=1.0)
-        window, allowed = ContextWindow(model, len(prompts), 40), np.arange(12) > 2
-        texts = [Repeats(prompt) for prompt in prompts]
-        speculation = DeviceSpeculation(4, 0.0) if drafts else HostSpeculation(1, 0.0)
-        speculation.most, speculation.from_text = drafts, 0
-        written, passes, new = [[] for _ in prompts], 0, prompts
-        while min(map(len, written)) < 90:
-            positions = np.array([len(row) for row in written])
-            inputs = GREEDY, positions, allowed
-            taken = window.choose_several(new, texts, speculation, *inputs)
-            for row, each in zip(written, taken, strict=True):
-                assert 1 <= len(each.chosen) <= 1 + each.drafted <= 1 + drafts
-                row.extend(each.chosen)
-            new, passes = [each.chosen[-1:] for each in taken], passes + 1
-        assert min(window.dropped) > 0
-        return [row[:90] for row in written], passes
+        speculation = DeviceSpeculation(4, 0.0, drafts) if drafts else None
+        allowed = np.arange(12) > 2
+        decoder = decoder_kind(model)(model, len(prompts), 40, allowed, speculation)
+        decoder.rows += [Row(prompt, GREEDY) for prompt in prompts]
+        passes = 0
+        while min(len(row.ids) for row in decoder.rows) < 90:
+            before = [len(row.ids) for row in decoder.rows]
+            rows = decoder.next().rows
+            taken = [len(row.ids) - old for row, old in zip(rows, before, strict=True)]
+            assert 1 <= min(taken) <= max(taken) <= 1 + drafts
+            passes += 1
+        assert min(row.dropped for row in decoder.rows) > 0
+        return [row.ids[:90] for row in decoder.rows], passes
 
-    expected, passes = rows(ReferenceBackend(), 0)
+    expected, passes = written(ReferenceBackend(), 0)
     assert passes == 90
-    found, passes = rows(ChoosingReference(), drafts)
+    found, passes = written(ChoosingReference(), drafts)
     assert found == expected
     assert passes < 85  # some drafts were right
 

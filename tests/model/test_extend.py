@@ -6,6 +6,7 @@ import pytest
 from nanoeuler.backend.cpu.engine import CpuBackend
 from nanoeuler.model.checks.model_gradients import TINY, random_parameters
 from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.decoding.appending import extend
 from nanoeuler.model.transformer import Transformer
 
 # Float64 with products of other shapes: the order of a sum may differ, nothing else.
@@ -33,9 +34,9 @@ def test_prefill_gives_the_logits_behind_every_token(model, make_batch):
     ids = random_ids(3, 8)
     expected = whole(model, make_batch, ids)
     np.testing.assert_allclose(
-        model.extend(model.new_cache(3, 8), ids, every=True), expected, **CLOSE
+        extend(model, model.new_cache(3, 8), ids, every=True), expected, **CLOSE
     )
-    np.testing.assert_allclose(model.extend(model.new_cache(3, 8), ids), expected[:, -1], **CLOSE)
+    np.testing.assert_allclose(extend(model, model.new_cache(3, 8), ids), expected[:, -1], **CLOSE)
 
 
 @pytest.mark.parametrize("pieces", [[1] * 8, [3, 1, 4], [7, 1], [2, 6]])
@@ -43,7 +44,7 @@ def test_any_pieces_give_the_logits_of_the_whole(model, make_batch, pieces):
     ids = random_ids(2, 8)
     cache = model.new_cache(2, 8)
     parts = np.split(ids, np.cumsum(pieces)[:-1], axis=1)
-    logits = np.concatenate([model.extend(cache, part, every=True) for part in parts], axis=1)
+    logits = np.concatenate([extend(model, cache, part, every=True) for part in parts], axis=1)
     np.testing.assert_allclose(logits, whole(model, make_batch, ids), **CLOSE)
     assert cache.lengths.tolist() == [8, 8]
 
@@ -59,7 +60,7 @@ def test_rows_of_unequal_lengths_do_not_disturb_each_other(model, make_batch):
         for row, count in enumerate(counts):
             padded[row, :count] = ids[row, taken[row] : taken[row] + count]
         taken += counts
-        logits = model.extend(cache, padded, np.array(counts))
+        logits = extend(model, cache, padded, np.array(counts))
         np.testing.assert_allclose(logits, expected[np.arange(3), taken - 1], **CLOSE)
         assert cache.lengths.tolist() == taken.tolist()
 
@@ -67,10 +68,10 @@ def test_rows_of_unequal_lengths_do_not_disturb_each_other(model, make_batch):
 def test_truncate_takes_tokens_back(model, make_batch):
     ids, other = random_ids(2, 8), random_ids(2, 3, seed=6)
     cache = model.new_cache(2, 8)
-    model.extend(cache, ids)
+    extend(model, cache, ids)
     cache.truncate(0, 5)
     cache.truncate(1, 5)
-    logits = model.extend(cache, other, every=True)
+    logits = extend(model, cache, other, every=True)
     changed = np.concatenate([ids[:, :5], other], axis=1)
     np.testing.assert_allclose(logits, whole(model, make_batch, changed)[:, 5:], **CLOSE)
 
@@ -78,23 +79,23 @@ def test_truncate_takes_tokens_back(model, make_batch):
 def test_remove_moves_the_last_row_into_the_gap(model, make_batch):
     ids = random_ids(3, 8)
     cache = model.new_cache(3, 8)
-    model.extend(cache, ids[:, :6], np.array([6, 3, 5]))
+    extend(model, cache, ids[:, :6], np.array([6, 3, 5]))
     cache.remove(0)
     assert cache.lengths.tolist() == [5, 3]
-    logits = model.extend(cache, np.array([[ids[2, 5]], [ids[1, 3]]]))
+    logits = extend(model, cache, np.array([[ids[2, 5]], [ids[1, 3]]]))
     expected = whole(model, make_batch, ids)
     np.testing.assert_allclose(logits, expected[[2, 1], [5, 3]], **CLOSE)
 
 
 def test_what_does_not_fit_is_refused_and_changes_nothing(model):
     cache = model.new_cache(2, 4)
-    model.extend(cache, random_ids(2, 3))
+    extend(model, cache, random_ids(2, 3))
     with pytest.raises(ValueError, match="the cache holds 4 tokens"):
-        model.extend(cache, random_ids(2, 2))
+        extend(model, cache, random_ids(2, 2))
     with pytest.raises(ValueError, match="do not fit a cache of 2 rows"):
-        model.extend(cache, random_ids(3, 1))
+        extend(model, cache, random_ids(3, 1))
     with pytest.raises(ValueError, match="counts"):
-        model.extend(cache, random_ids(2, 1), np.array([1, 0]))
+        extend(model, cache, random_ids(2, 1), np.array([1, 0]))
     with pytest.raises(ValueError, match="cannot be cut to 5"):
         cache.truncate(0, 5)
     assert cache.lengths.tolist() == [3, 3]
@@ -139,14 +140,14 @@ def test_prompts_of_nearly_one_length_take_the_same_step():
             cache.lengths[:] = 0
         read = [
             [
-                model.extend(cache, ids[:, :2]),
-                model.extend(cache, ids[:, 2:length], [1, length - 2]),
+                extend(model, cache, ids[:, :2]),
+                extend(model, cache, ids[:, 2:length], [1, length - 2]),
             ]
             for model, cache in zip((plain, wide), caches, strict=True)
         ]
         np.testing.assert_allclose(read[1], read[0], rtol=1e-5, atol=1e-6)
         assert caches[1].lengths.tolist() == [3, length]
-    shapes = [sorted(key[:2] for key in cache.memory.steps) for cache in caches]
+    shapes = [sorted(key[:2] for key in cache.memory.passes) for cache in caches]
     assert shapes == [[(2, 2), (2, 3), (2, 5), (2, 6)], [(2, 8)]]
-    (step,) = caches[1].memory.steps.values()
-    assert sorted(step.passes) == [4, 8]
+    (only,) = caches[1].memory.passes.values()
+    assert sorted(only.programs) == [4, 8]

@@ -8,6 +8,7 @@ from nanoeuler.backend.cpu.engine import CpuBackend
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.errors import UserError
 from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.decoding.appending import extend
 from nanoeuler.model.flat import FlatBuffer, initial_parameters
 from nanoeuler.model.refining import refine
 from nanoeuler.model.spec import tensor_table, training_flops_per_token
@@ -124,17 +125,17 @@ def test_reading_in_parts_gives_the_logits_of_reading_at_once(engine):
     ).reshape(2, 32, 300)
     cache, at = model.new_cache(2, 32), 0
     for count in (13, 1, 1, 5, 12):
-        logits = model.extend(cache, ids[:, at : at + count], every=True)
+        logits = extend(model, cache, ids[:, at : at + count], every=True)
         np.testing.assert_allclose(logits, whole[:, at : at + count], atol=2e-4)
         at += count
     with pytest.raises(ValueError, match="the cache holds 32 tokens"):
-        model.extend(cache, ids[:, :1])
+        extend(model, cache, ids[:, :1])
 
 
 def test_positions_matter():
     model = model_of(ReferenceBackend())
     ids = np.full((1, 8), 7, np.int32)
-    logits = model.extend(model.new_cache(1, 8), ids, every=True)[0]
+    logits = extend(model, model.new_cache(1, 8), ids, every=True)[0]
     assert np.abs(logits[1:] - logits[0]).max() > 0.1
 
 
@@ -143,7 +144,7 @@ def test_a_refined_model_computes_nearly_the_same():
     finer = ModelConfig.from_dict(coarse.config.to_dict() | {"layers": 4, "step_size": 0.0005})
     fine = Transformer(finer, refine(coarse.config, coarse.parameters), coarse.backend)
     ids = np.arange(20, dtype=np.int32)[None]
-    logits = [model.extend(model.new_cache(1, 20), ids, every=True) for model in (coarse, fine)]
+    logits = [extend(model, model.new_cache(1, 20), ids, every=True) for model in (coarse, fine)]
     unchanged = model_of(coarse.backend, step_size=1e-12)
-    moved = unchanged.extend(unchanged.new_cache(1, 20), ids, every=True) - logits[0]
+    moved = extend(unchanged, unchanged.new_cache(1, 20), ids, every=True) - logits[0]
     assert 0 < np.abs(logits[0] - logits[1]).max() < 0.02 * np.abs(moved).max()

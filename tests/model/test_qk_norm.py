@@ -7,7 +7,10 @@ from nanoeuler.backend import make_backend
 from nanoeuler.backend.cpu.engine import CpuBackend
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.errors import UserError
+from nanoeuler.inference.generate import Decoding
+from nanoeuler.inference.sampling import GREEDY
 from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.decoding.appending import extend
 from nanoeuler.model.flat import FlatBuffer, initial_parameters
 from nanoeuler.model.spec import tensor_table
 from nanoeuler.model.transformer import Batch, Transformer
@@ -95,12 +98,12 @@ def check_decoding(engine, kind, rows, tolerance, pieces=(7, *[1] * 13)):
     parameters = parameters_of(config)
     ids = np.random.default_rng(2).integers(0, config.vocab_size, (rows, 20)).astype(np.int32)
     reference = Transformer(config, parameters.astype(np.float64), ReferenceBackend(np.float64))
-    expected = reference.extend(reference.new_cache(rows, 20), ids, every=True)
+    expected = extend(reference, reference.new_cache(rows, 20), ids, every=True)
     model = Transformer(config, engine.from_host(parameters), engine)
     cache = model.new_cache(rows, 20)
     ends = np.cumsum(pieces)
     parts = np.split(ids, ends[:-1], axis=1)
-    logits = [np.array(engine.to_host(model.extend(cache, part)), np.float64) for part in parts]
+    logits = [np.array(engine.to_host(extend(model, cache, part)), np.float64) for part in parts]
     found, expected = np.stack(logits, axis=1), expected[:, ends - 1]
     error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
     assert error <= tolerance
@@ -148,23 +151,20 @@ def test_a_gpu_computes_what_the_reference_computes(kind, precision, tolerance):
 
 @pytest.mark.gpu
 def test_a_gpu_records_steps_and_choices_of_tokens():
-    from nanoeuler.inference.sampling import Sampling
-    from nanoeuler.inference.window import ContextWindow
-
     config, engine = config_of("weighted"), gpu("bf16")
     tokens = np.random.default_rng(1).integers(1, config.vocab_size, 1000).astype(np.int32)
     stream = TextStream(tokens, 32, 8 * 32, config.mtp_weights, 0, True, 1, "test")
     state = TrainingState(config, engine, parameters_of(config), AdamW(0.9, 0.95, 1e-8, 0.1, 1.0))
     losses = [state.train_step(stream.step(0), 8, 1e-2).loss for _ in range(12)]
     assert losses[-1] < 0.8 * losses[0]
-    window = ContextWindow(state.model, 1, 32)
     allowed = np.ones(config.vocab_size, bool)
-    last, greedy = [[5]], Sampling(temperature=0.0)
-    for position in range(10):
-        last = [window.choose(last, greedy, np.array([position]), allowed).tolist()]
+    decoding = Decoding(state.model, [[5]], GREEDY, 10, -1, allowed, 0)
+    while decoding.step():
+        pass
+    (written,) = (each.ids for each in decoding.continuations)
     reference = make_backend("reference")
     parameters = np.asarray(engine.to_host(state.parameters), np.float32)
     slow = Transformer(config, parameters, reference)
-    read = slow.extend(slow.new_cache(1, 32), np.array([[5, *window.tokens[0][1:]]]), every=True)
-    agreeing = (read[0, :-1].argmax(axis=-1) == np.array(window.tokens[0][1:])).mean()
+    read = extend(slow, slow.new_cache(1, 32), np.array([[5, *written]]), every=True)
+    agreeing = (read[0, :-1].argmax(axis=-1) == np.array(written)).mean()
     assert agreeing >= 0.7  # bf16 may turn a near tie

@@ -132,8 +132,8 @@ def test_prompts_read_together_are_short_enough(load, endless_folder):
 
 def passes_of(batch):
     """Rows, tokens and kind of the passes that are kept for prompts."""
-    steps = batch.prompt_cache.memory.steps.items()
-    return {(rows, length, *kind) for (rows, _, *kind), step in steps for length in step.passes}
+    known = batch.prompt_cache.memory.passes.items()
+    return {(rows, width, *kind) for (rows, _, *kind), each in known for width in each.programs}
 
 
 def test_what_several_steps_wrote_is_one_piece_when_nobody_took_it(base_folder):
@@ -163,4 +163,4 @@ def test_a_device_that_was_warmed_up_has_recorded_what_requests_need(
     for lengths in (*single, [9] * 8, [250] * 3, [512, 3]):
         run(batch, *(Asked(random_prompt(length, seed=length), max_tokens=2) for length in lengths))
     assert passes_of(batch) == recorded
-    assert max(count for count, _ in batch.cache.memory.choices) == rows
+    assert max(count for count, _ in batch.decoder.cache.memory.samplers) == rows

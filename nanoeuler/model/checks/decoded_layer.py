@@ -11,10 +11,10 @@ from nanoeuler.backend.capabilities import FusingBackend
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import CacheSlots
 from nanoeuler.model.blocks.block import Rows
-from nanoeuler.model.cache import decode_step, is_fused, norm_of, run_cached
 from nanoeuler.model.checks.comparison import NORM_EPSILON, Comparison
 from nanoeuler.model.checks.op_comparison import Arrays, Input, Output, Random, compare_op
 from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.decoding.appending import decode_step, is_fused, norm_of, run_cached
 from nanoeuler.model.flat import FlatBuffer, model_weights
 from nanoeuler.model.heads import head_rows
 from nanoeuler.model.transformer import Transformer

@@ -21,6 +21,7 @@ from nanoeuler.model.checks.engine_ops import (
 )
 from nanoeuler.model.checks.op_comparison import Random
 from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.decoding.appending import extend
 from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.transformer import Transformer
 from nanoeuler.training.check_form import check_form
@@ -126,7 +127,7 @@ def test_greedy_tokens_are_those_of_the_reference():
         cache, logits = model.new_cache(1, 60), None
         found = [tokens]
         for _ in range(40):
-            logits = ops.to_host(model.extend(cache, found[-1]))
+            logits = ops.to_host(extend(model, cache, found[-1]))
             found.append(logits.argmax(axis=1).astype(np.int32)[None])
         written.append(np.concatenate(found, axis=1))
     assert np.array_equal(*written)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from test_decoding import CONFIGS, NAMES, ODD, engine
 
+from nanoeuler.model.decoding.appending import extend
 from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.transformer import Transformer
 
@@ -35,8 +36,8 @@ def test_behind_a_prompt_the_last_layer_computes_last_tokens_alone(config, rows,
     counts = length - np.arange(rows, dtype=np.int32) % 9
     caches = [model.new_cache(rows, 2 * length) for _ in range(2)]
     for _ in range(2):
-        every = backend.to_host(model.extend(caches[0], tokens, counts, every=True))
-        last = backend.to_host(model.extend(caches[1], tokens, counts))
+        every = backend.to_host(extend(model, caches[0], tokens, counts, every=True))
+        last = backend.to_host(extend(model, caches[1], tokens, counts))
         expected = every.reshape(rows, length, -1)[np.arange(rows), counts - 1]
         # each result is rounded to 8 bits
         assert np.linalg.norm(last - expected) < 0.01 * np.linalg.norm(expected)
@@ -56,8 +57,8 @@ def test_padding_of_prompts_and_the_room_of_a_cache_change_no_bit(rows):
 
     def read(length, room):
         cache = model.new_cache(rows, room)
-        first = model.extend(cache, tokens[:, :length], counts)
-        behind = model.extend(cache, tokens[:, :16], np.full(rows, 12))
+        first = extend(model, cache, tokens[:, :length], counts)
+        behind = extend(model, cache, tokens[:, :16], np.full(rows, 12))
         return [backend.to_host(each) for each in (first, behind)]
 
     expected = read(203, 230)
@@ -76,7 +77,7 @@ def test_a_prompt_read_at_once_and_in_parts_leaves_the_same_cache_but_for_roundi
     for parts in ([40], [25, 15], [30, 3, 7], [38, 1, 1]):
         cache, start = model.new_cache(3, 48), 0
         for length in parts:
-            found = model.extend(cache, tokens[:, start : start + length])
+            found = extend(model, cache, tokens[:, start : start + length])
             start += length
         logits.append(backend.to_host(found))
     for other in logits[1:]:

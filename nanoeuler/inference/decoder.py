@@ -1,0 +1,421 @@
+"""Continue rows of tokens together: read prompts, launch steps, collect tokens, verify drafts.
+
+A model is trained for `context` positions. When a row outgrows them it slides: its newest three
+quarters are kept and read again from position 0, and the oldest are dropped. So the cost of reading
+again is paid once in `context / 4` tokens, not at every token.
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from nanoeuler.backend.capabilities import NOT_KEPT, ChoosingBackend
+from nanoeuler.inference.repeats import Repeats
+from nanoeuler.inference.sampling import Sampling, check, choose, packed
+from nanoeuler.inference.speculation import (
+    NO_DRAFTS,
+    DeviceSpeculation,
+    Drafts,
+    HostSpeculation,
+    Speculation,
+    Taken,
+)
+from nanoeuler.model.config import round_up
+from nanoeuler.model.decoding.appending import append, extend
+from nanoeuler.model.decoding.cache import Cache
+from nanoeuler.model.decoding.sampler import AHEAD, DeviceLoop, DraftingSampler, Sampler
+from nanoeuler.model.transformer import Transformer
+
+PROMPT_MULTIPLE = 64
+"""A device reads prompts whose lengths are rounded up to a multiple of this many tokens."""
+
+
+@dataclass(eq=False)
+class Row:
+    """A sequence that is being continued."""
+
+    prompt: list[int]
+    sampling: Sampling
+    first_position: int = 0
+    """The sampler's position of the prompt's first token."""
+    scored: bool = False
+    """Are the logits wanted that its tokens were sampled from?"""
+    ids: list[int] = field(default_factory=list)
+    """The tokens sampled so far, of which the last one is not read yet."""
+    dropped: int = 0
+    """Tokens, oldest first, that left the context because it was full."""
+    drafts: Drafts = NO_DRAFTS
+    """Of the tokens behind the last one, where the host keeps them."""
+    left: bool = False
+
+    @property
+    def position(self) -> int:
+        """Of the next token: the sampler draws by it."""
+        return self.first_position + len(self.prompt) + len(self.ids)
+
+    @property
+    def visible(self) -> int:
+        """Tokens that the model sees, with the last one."""
+        return len(self.prompt) + len(self.ids) - self.dropped
+
+    def newest(self, count: int) -> list[int]:
+        """The last `count` tokens of the prompt and those sampled."""
+        old = count - len(self.ids)
+        return self.ids[-count:] if old <= 0 else self.prompt[-old:] + self.ids
+
+    @cached_property
+    def known_repeats(self) -> Repeats:
+        """Where the prompt repeats itself, and the tokens that `repeats` has looked at."""
+        return Repeats(self.prompt)
+
+    @property
+    def repeats(self) -> Repeats:
+        """Where the prompt and all tokens so far repeat themselves."""
+        text = self.known_repeats
+        text.extend(self.ids[len(text.tokens) - len(self.prompt) :])
+        return text
+
+
+AnyRow = TypeVar("AnyRow", bound=Row)
+
+
+class Step(NamedTuple, Generic[AnyRow]):
+    """Rows that took tokens, and the logits behind these, where a row wants them."""
+
+    rows: list[AnyRow]
+    logits_BV: np.ndarray | None = None
+
+
+class Decoder(Generic[AnyRow]):
+    """Rows that grow together, and their cache. The host samples the tokens."""
+
+    prompt_multiple = 1
+
+    def __init__(
+        self,
+        model: Transformer,
+        rows: int,
+        capacity: int,
+        allowed_V: np.ndarray,
+        speculation: Speculation | None = None,
+        *,
+        joining: bool = False,
+    ):
+        """At most `rows`, which read at most `capacity` tokens each. `allowed_V` is True for the
+        tokens that may be sampled at all. `speculation`: tokens are drafted, which changes the time
+        and not the tokens. `joining`: rows come and go, and only one that is alone takes drafts."""
+        self.model, self.allowed_V = model, allowed_V
+        self.most_rows, self.capacity = rows, capacity
+        self.speculation, self.joining = speculation, joining
+        self.cache = model.new_cache(rows, capacity + (self.spare(model) if joining else 0))
+        self.rows: list[AnyRow] = []
+        """Those of the cache."""
+        if joining:
+            self.clear()
+
+    @staticmethod
+    def spare(model: Transformer) -> int:
+        """Spare cache slots per row, where rows come and go."""
+        return 0
+
+    # ---- rows
+
+    def join(self, row: AnyRow, cache: Cache, number: int) -> None:
+        """Add a row; row `number` of another cache has all of its tokens but the last."""
+        self.rows.append(row)
+        self.cache.join(cache, number)
+
+    def remove(self, row: AnyRow) -> None:
+        """Give up a row; the last one takes its slots."""
+        row.left = True
+        number = self.rows.index(row)
+        self.cache.remove(number)
+        self.rows[number] = self.rows[-1]
+        self.rows.pop()
+
+    def clear(self) -> None:
+        """Give up all rows."""
+        self.rows.clear()
+        self.cache.lengths = self.cache.lengths[:0]
+
+    def unread(self) -> tuple[np.ndarray, np.ndarray]:
+        """The tokens of each row that the cache lacks, padded, and their number.
+
+        A row that has outgrown the context slides.
+        """
+        missing, context = [], self.model.config.context
+        for number, (row, held) in enumerate(
+            zip(self.rows, self.cache.lengths.tolist(), strict=True)
+        ):
+            if row.visible > context:
+                row.dropped += row.visible - (context - context // 4)
+                self.cache.truncate(number, 0)
+                held = 0
+            missing.append(row.newest(row.visible - held))
+        slid = [n for n, row in enumerate(self.rows) if row.ids and len(missing[n]) > 1]
+        if len(slid) < len(missing):  # together, every row would be padded to the length of those
+            for number in slid:
+                alone = self.cache.row(number)
+                extend(self.model, alone, np.array([missing[number][:-1]]))
+                missing[number] = missing[number][-1:]
+        if max(map(len, missing)) == 1:
+            return np.array(missing, np.int32), np.ones(len(missing), np.int32)
+        return self.padded(missing)
+
+    def padded(self, prompts: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+        """Prompts as a rectangle of tokens, (B, n), and their lengths, at least 1, (B,)."""
+        # a device records what it reads: more prompts are of one length
+        width = round_up(max(map(len, prompts)), self.prompt_multiple)
+        # struct takes half the time that NumPy takes for a list; x pads with zeros
+        rows = [struct.pack(f"{len(ids)}i{4 * (width - len(ids))}x", *ids) for ids in prompts]
+        tokens = np.frombuffer(bytearray().join(rows), np.int32).reshape(-1, width)
+        return tokens, np.array([max(1, len(ids)) for ids in prompts], np.int32)
+
+    # ---- tokens
+
+    def read(self, tokens: np.ndarray, counts: np.ndarray, cache: Cache) -> np.ndarray:
+        """Append tokens to the rows of `cache`. Returns the logits behind them, (B, V)."""
+        return self.model.backend.to_host(extend(self.model, cache, tokens, counts))
+
+    def prefill(
+        self, cache: Cache, prompts: Sequence[Sequence[int]], replies: Sequence[Row]
+    ) -> np.ndarray | None:
+        """Append prompts, or their ends, to `cache`, and let replies take their first tokens.
+
+        There is a reply to each prompt, or there are several to one. Returns the logits behind
+        that one, (1, V), where a reply wants them.
+        """
+        logits_1V = self.read(*self.padded(prompts), cache)
+        self.sample_first(logits_1V, replies)
+        return logits_1V
+
+    def sample_first(self, logits_1V: np.ndarray, replies: Sequence[Row]) -> None:
+        for row in replies:
+            row.ids += choose(logits_1V, row.sampling, [row.position], self.allowed_V).tolist()
+
+    def next(self) -> Step[AnyRow]:
+        """Let each row take its next token, or several where they were drafted."""
+        rows, speculation = list(self.rows), self.speculation
+        tokens, counts = self.unread()
+        if not self.may_draft(rows):
+            speculation = None
+        assert speculation is None or isinstance(speculation, HostSpeculation)
+        # where there is nothing to verify or to draft, `verify` would only take longer
+        if speculation and (speculation.heads or any(row.drafts.ids for row in rows)):
+            speculation.note(self.verify(tokens, counts, speculation))
+            return Step(rows)
+        logits_BV = self.read(tokens, counts, self.cache)
+        samplings, positions = [row.sampling for row in rows], [row.position for row in rows]
+        sampled_B = choose(logits_BV, samplings, positions, self.allowed_V)
+        for row, token in zip(rows, sampled_B.tolist(), strict=True):
+            row.ids.append(token)
+            row.drafts = NO_DRAFTS
+        if speculation:
+            for row in rows:
+                row.drafts = Drafts.of_text(row.repeats, speculation.from_text)
+            speculation.note([Taken(row.ids[-1:]) for row in rows])
+        return Step(rows, logits_BV)
+
+    def launch(self) -> None:
+        """Let a device go on while the host looks at the tokens."""
+
+    def may_draft(self, rows: Sequence[Row]) -> bool:
+        alone = len(rows) == 1 and not rows[0].scored
+        return self.speculation is not None and (alone or not self.joining)
+
+    def verify(
+        self, tokens: np.ndarray, counts: np.ndarray, speculation: HostSpeculation
+    ) -> list[Taken]:
+        """Append tokens (B, n) with each row's drafts, where there is room, and sample behind them.
+
+        A row accepts the longest correct prefix of its drafts and the token after it; the cache
+        forgets the others. Then what follows is drafted.
+        """
+        model, cache, rows = self.model, self.cache, self.rows
+        drafts = [row.drafts if tokens.shape[1] == 1 else NO_DRAFTS for row in rows]
+        B, room = len(tokens), cache.capacity - max(cache.lengths.tolist()) - 1
+        M = max(0, min(room, max(len(each.ids) for each in drafts)))
+        T = 1 + M
+        if M > 0:
+            padded = np.zeros((B, M), np.int32)  # with drafts that are as good as any
+            for number, each in enumerate(drafts):
+                padded[number, : len(each.ids)] = each.ids[:M]
+            tokens = np.hstack([tokens, padded])
+            norm = append(model, cache, tokens, every=True)  # of B · T rows
+        else:
+            norm = append(model, cache, tokens, counts)
+        model.backend.norm(norm)
+        logits = model.backend.to_host(model.first_logits(norm.out_ND))
+        samplings = [row.sampling for row in rows for _ in range(T)]
+        positions = [row.position + t for row in rows for t in range(T)]
+        sampled = choose(logits, samplings, positions, self.allowed_V).reshape(B, T).tolist()
+        last, passes = [], []
+        for number, (row, ids) in enumerate(zip(rows, sampled, strict=True)):
+            right = 0
+            while right < M and ids[right] == tokens[number, 1 + right]:
+                right += 1
+            cache.lengths[number] -= M - right
+            del ids[right + 1 :]
+            last.append(number * T + right)
+            drafted = min(M, len(drafts[number].ids))
+            passes.append(Taken(ids, drafted, drafted > 0 and drafts[number].repeats))
+            row.ids += ids
+            row.drafts = Drafts.of_text(row.repeats, speculation.from_text)
+        if speculation.heads > 0 and not all(row.drafts.ids for row in rows):
+            last_BD = model.backend.gather(norm.out_ND, np.array(last))
+            logits = model.backend.to_host(model.further_logits(last_BD, speculation.heads))
+            by_heads = np.where(self.allowed_V, logits, -np.inf).argmax(axis=2).tolist()
+            for row, ids in zip(rows, by_heads, strict=True):
+                row.drafts = row.drafts if row.drafts.ids else Drafts(ids)
+        return passes
+
+
+class DeviceDecoder(Decoder[AnyRow]):
+    """The device of a `ChoosingBackend` samples, and is some steps ahead of the host.
+
+    Steps that are under way when rows join or leave are collected all the same: what they are for
+    is known. Where rows come and go, they are padded to a power of two, so that few steps are
+    recorded.
+    """
+
+    prompt_multiple = PROMPT_MULTIPLE
+
+    sampler: DeviceLoop
+    """What launched the steps that are not collected."""
+    drafts = 0
+    """Drafts of each of these steps."""
+    scored = False
+    """Do any of their rows want logits?"""
+
+    def __init__(self, *arguments: Any, **named: Any):
+        self.launched: list[AnyRow] = []
+        """Rows of these steps."""
+        super().__init__(*arguments, **named)
+
+    @staticmethod
+    def spare(model: Transformer) -> int:
+        # a row that ends is seen to end when its next steps are under way
+        return AHEAD * model.backend.drafted_tokens
+
+    def remove(self, row: AnyRow) -> None:
+        if self.launched and not self.joining:
+            if not self.drafts:
+                self.cache.lengths -= self.sampler.waiting
+            self.launched = []
+        super().remove(row)
+
+    def clear(self) -> None:
+        super().clear()
+        self.launched = []
+
+    def prefill(
+        self, cache: Cache, prompts: Sequence[Sequence[int]], replies: Sequence[Row]
+    ) -> np.ndarray | None:
+        sampler = Sampler.of(self.model, cache, self.allowed_V)
+        first = replies[: len(prompts)]
+        sampler.start(cache, *self.padded(prompts), *settings_and_positions(first))
+        self.take(first, sampler)
+        for row in replies[len(prompts) :]:
+            sampler.again(*settings_and_positions([row]))
+            self.take([row], sampler)
+        return self.logits(sampler, 1) if any(row.scored for row in replies) else None
+
+    def next(self) -> Step[AnyRow]:
+        wanted = self.wanted_drafts()
+        if all(row.left for row in self.launched):
+            self.start(wanted)
+        if self.launched == self.rows:
+            self.launch_ahead(wanted)
+        rows, drafts = self.launched, self.drafts
+        noted = self.speculation if self.may_draft(rows) else None
+        repeats = [drafts > 0 and row.repeats.repeated > 0 for row in rows] if noted else []
+        taken = self.take(rows, self.sampler)
+        if noted:
+            pairs = zip(taken, repeats, strict=True)
+            noted.note([Taken(ids, drafts, each) for ids, each in pairs])
+        if drafts:  # others may have joined since
+            self.cache.lengths[: len(rows)] += np.array([len(ids) for ids in taken], np.int32)
+        if self.sampler.waiting == 0:
+            self.launched = []
+        return Step(rows, self.logits(self.sampler, len(rows)) if self.scored else None)
+
+    def launch(self) -> None:
+        if not self.launched:
+            self.start(self.wanted_drafts())
+
+    def start(self, drafts: int) -> None:
+        """Launch a step behind the tokens that the host has."""
+        model, cache, rows = self.model, self.cache, self.rows
+        self.launched, self.drafts = list(rows), drafts
+        self.scored = any(row.scored for row in rows)
+        tokens, counts = self.unread()
+        settings, positions = settings_and_positions(rows)
+        if drafts:
+            read = [row.newest(row.visible)[:-1] for row in rows]
+            drafting = DraftingSampler.of(model, cache, self.allowed_V, tokens=1 + drafts)
+            drafting.start(cache, tokens, read, settings[0], positions)
+            self.sampler = drafting
+        else:
+            padded = min(1 << (len(rows) - 1).bit_length(), self.most_rows)
+            number = padded if self.joining else len(rows)
+            sampler = Sampler.of(model, cache, self.allowed_V, rows=number)
+            sampler.start(cache, tokens, counts, settings, positions)
+            self.sampler = sampler
+
+    def launch_ahead(self, wanted: int) -> None:
+        """Launch more of the same steps, as long as `wanted` drafts are those of each.
+
+        Where drafts come and go, one step is ahead.
+        """
+        cache, drafts = self.cache, self.drafts
+        drafting = self.may_draft(self.rows)
+        behind_prompt = not self.rows[0].ids
+        if self.scored or wanted != drafts or (drafting and behind_prompt):
+            return
+        if drafts and self.room() < 2 * (1 + drafts):
+            return  # there must be some even where all of this step's are right
+        while self.sampler.waiting < (AHEAD if self.joining and not drafting else 2):
+            if not drafts:
+                if int(cache.lengths.max()) == cache.capacity:
+                    return  # that row slides first
+                cache.lengths += 1
+            self.sampler.launch()
+
+    def wanted_drafts(self) -> int:
+        """Drafts of the next step; behind a prompt, a token is sampled without any."""
+        rows, speculation = self.rows, self.speculation
+        if speculation is None or not self.may_draft(rows) or not rows[0].ids:
+            return 0
+        assert isinstance(speculation, DeviceSpeculation)
+        return speculation.wanted([row.repeats for row in rows], self.room())
+
+    def room(self) -> int:
+        """Tokens that each row has room for, beside those that it is known to have read."""
+        return self.capacity - max(row.visible - 1 for row in self.rows)
+
+    def take(self, rows: Sequence[Row], sampler: DeviceLoop) -> list[list[int]]:
+        """Let rows take what the oldest step sampled. Raises `UserError` where that is no token."""
+        taken = sampler.collect()[: len(rows)].tolist()
+        if len(taken[0]) > 1:
+            taken = [[token for token in ids if token != NOT_KEPT] for ids in taken]
+        check([min(ids) for ids in taken])
+        for row, ids in zip(rows, taken, strict=True):
+            row.ids += ids
+        return taken
+
+    def logits(self, sampler: DeviceLoop, rows: int) -> np.ndarray:
+        return self.model.backend.to_host(sampler.logits[:rows, : len(self.allowed_V)])
+
+
+def decoder_kind(model: Transformer) -> type[Decoder[Any]]:
+    """The decoder for the model's engine."""
+    return DeviceDecoder if isinstance(model.backend, ChoosingBackend) else Decoder
+
+
+def settings_and_positions(rows: Sequence[Row]) -> tuple[list[np.ndarray], list[int]]:
+    """What a device samples by."""
+    return [packed(row.sampling) for row in rows], [row.position for row in rows]
