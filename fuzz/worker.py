@@ -21,13 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from fuzz.campaigns import CAMPAIGNS
-from fuzz.campaigns.base import BrokenPromise, Campaign
+from fuzz.campaigns.base import LARGEST_FILE, BrokenPromise, Campaign
 from fuzz.mutation import Mutator
 from nanoeuler import log
 from nanoeuler.errors import UserError
 
 MEMORY = 1 << 30  # bytes that a case may use on top of what the loaded process has
-LARGEST_FILE = 1 << 26  # bytes: an endless download does not fill the disk
 LONGEST_MESSAGE = 4_000  # characters
 CONTROL_CHARACTERS = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]"

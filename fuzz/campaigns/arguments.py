@@ -15,6 +15,7 @@ from nanoeuler.cli import build_parser
 
 LEFT_OUT = {
     "train": "starts a run of minutes",
+    "run": "starts the demo where nothing is named",
     "check": "takes a minute",
     "sample": "its default is a large sample",
     "serve": "does not end by itself; the campaign of requests has a server",

@@ -7,6 +7,8 @@ from fuzz.mutation import Mutator
 from nanoeuler.cli import main
 from nanoeuler.errors import UserError
 
+LARGEST_FILE = 1 << 26  # bytes: an endless download does not fill the disk
+
 
 class BrokenPromise(Exception):
     """A reader did something that nanoeuler promises not to do."""

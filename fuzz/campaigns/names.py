@@ -14,7 +14,7 @@ from fuzz.campaigns.base import BrokenPromise, Campaign
 from fuzz.material import ROOT, environment
 from fuzz.mutation import Mutator
 from nanoeuler.errors import UserError
-from nanoeuler.planning.own_folder import choose_name
+from nanoeuler.planning.own_folder import choose_name, command_line
 from nanoeuler.planning.own_run import SIZES, Choice, Text, make_config, write_config
 
 PIECES = (
@@ -90,7 +90,7 @@ class Names(Campaign):
         choice = Choice(SIZES[0], 10_000, 1_000.0)
         config = make_config(name, paths, Text(30_000, 10_000, 300, []), choice)
         file = Path("results", name, "config.yaml")
-        write_config(file, ["nanoeuler train", *paths], config)
+        write_config(file, [command_line(["nanoeuler", "train", *paths])], config)
         return file
 
     def assemble(self, folder: Path, config_file: Path) -> None:

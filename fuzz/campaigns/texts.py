@@ -7,7 +7,7 @@ import lzma
 import time
 from pathlib import Path
 
-from fuzz.campaigns.base import BrokenPromise, Campaign
+from fuzz.campaigns.base import LARGEST_FILE, BrokenPromise, Campaign
 from fuzz.mutation import Mutator
 from nanoeuler.corpus.document_sources import OwnText, choose_sources
 from nanoeuler.corpus.gutenberg import clean
@@ -70,7 +70,7 @@ class Texts(Campaign):
             packed = mutate.bytes(packed)
         file = folder / f"notes/text{kind}"
         file.parent.mkdir()
-        file.write_bytes(packed)
+        file.write_bytes(packed[:LARGEST_FILE])
         began = time.process_time()
         try:
             (source,) = choose_sources([str(file.parent)], [], [], [], {})

@@ -232,18 +232,19 @@ def run_compare(options: argparse.Namespace) -> None:
 
 def run_runs(options: argparse.Namespace) -> None:
     from nanoeuler.evaluation import runs
+    from nanoeuler.evaluation.report.side_by_side import differing, settings_of
 
     named, damaged = runs.read_runs(runs.run_folders(options.places))
     for sentence in damaged:  # which does not hide the others
         log.line("notice", f"left out: {sentence}")
-    settings = [runs.settings_of(run) for run in named.values()]
+    settings = [settings_of(run) for run in named.values()]
     texts = runs.held_out_columns(named)
     records = [
         own | runs.describe(name, run, texts[name])
         for own, (name, run) in zip(settings, named.items(), strict=True)
     ]
     found = list(dict.fromkeys(key for each in records for key in each))
-    wanted = runs.differing(settings)
+    wanted = differing(settings)
     measured = [key for key in found if not any(key in each for each in settings)]
     for key in options.columns or []:
         runs.require_key(key, found, "--columns")

@@ -10,9 +10,9 @@ from nanoeuler.evaluation.report.formats import NARROW, size, stage_name
 from nanoeuler.evaluation.report.gather import SCRATCH, Json, Run, entitled
 from nanoeuler.evaluation.report.headline import sentence
 from nanoeuler.evaluation.report.rendering import render
-from nanoeuler.evaluation.report.scores import Row, score_rows
 from nanoeuler.evaluation.report.summary import summarise_gradients
 from nanoeuler.evaluation.report.training import FACTS, facts
+from nanoeuler.evaluation.scores import Row, score_rows
 from nanoeuler.log import counted, printable
 from nanoeuler.model.licences import forced_licence
 

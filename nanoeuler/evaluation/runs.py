@@ -26,7 +26,8 @@ from nanoeuler.evaluation.report.gather import (
     in_order,
     kept_configuration,
 )
-from nanoeuler.evaluation.report.side_by_side import is_off, leaves, name_runs, shown, what_counts
+from nanoeuler.evaluation.report.side_by_side import name_runs, shown
+from nanoeuler.evaluation.scores import score_lines
 
 Record = dict[str, Any]
 
@@ -103,11 +104,6 @@ def read_runs(folders: Iterable[Path]) -> tuple[dict[str, Run], list[str]]:
     return name_runs(list(found), list(found.values())), damaged
 
 
-def settings_of(run: Run) -> dict[str, Any]:
-    """The settings that can change a run's results."""
-    return dict(leaves(what_counts(run.config)))
-
-
 def held_out_columns(runs: Mapping[str, Run]) -> dict[str, dict[str, str]]:
     """Run → source → the column of its bits per byte.
 
@@ -144,14 +140,12 @@ def describe(name: str, run: Run, columns: Mapping[str, str]) -> Record:
     """
     stages = [stage for name, stage in run.stages.items() if name != SCRATCH] or [run.first]
     evaluation: Record = next((s.evaluation for s in reversed(stages) if s.evaluation), {})
-    answers = evaluation.get("answers")
-    tasks = evaluation.get("tasks") or {}
+    scores = {line.key: line.values[0] for line in score_lines([evaluation], {}) if line.key}
     return {
         "run": name,
         "state": state(stages[-1]),
         **{columns[source]: value for source, value in run.bits_per_byte.items()},
-        **({"answers": answers["score"]} if answers else {}),
-        **{f"tasks.{name}": scores["score"] for name, scores in tasks.items()},
+        **{key: value for key, value in scores.items() if not key.startswith("bits_per_byte")},
         "seconds": sum(stage.last.get("seconds") or 0 for stage in run.stages.values()),
         "parameters": run.first.parameters,
         "tokens": run.first.last.get("tokens"),
@@ -167,17 +161,6 @@ def state(stage: Stage) -> str:
         return f"{stage.name} finished"
     step, total = stage.last.get("step", 0), stage.header.get("total_steps")
     return f"{stage.name} at step {step:,}" + (f" of {total:,}" if total else "")
-
-
-def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The settings whose values are not the same in all runs that have a configuration."""
-    known = [each for each in settings if each]
-    keys = dict.fromkeys(key for each in known for key in each)
-    return [
-        key
-        for key in keys
-        if len({repr(each.get(key)) for each in known if not is_off(key, each)}) > 1
-    ]
 
 
 def choose(

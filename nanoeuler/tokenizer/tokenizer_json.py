@@ -272,6 +272,10 @@ class Reader:
         ):
             self.refuse("damaged: its added tokens are not a list of tokens")
         for entry in added:
+            if wrong := [flag for flag in ADDED_TOKEN if type(entry.get(flag)) is not bool]:
+                token = brief(entry["content"])
+                self.refuse(f"damaged: its added token {token} does not say whether {wrong[0]}")
+        for entry in added:
             if any("\ud800" <= character <= "\udfff" for character in entry["content"]):
                 self.refuse(f"damaged: its added token {brief(entry)} has half a character")
         return added

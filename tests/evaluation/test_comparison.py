@@ -9,7 +9,7 @@ from fabricated import evaluation
 
 from nanoeuler.cli import main
 from nanoeuler.evaluation.replies import Reply, describe_replies, share_repeated
-from nanoeuler.evaluation.report.scores import score_rows
+from nanoeuler.evaluation.scores import score_rows
 
 TASK = {
     "kind": "piqa",
@@ -77,12 +77,16 @@ def test_stages_stand_side_by_side_with_errors_and_baselines(tmp_path, capsys):
     assert table["bits per byte, books"] == ["1.500", "1.600", "–"]
     assert table["next token right, books"] == ["50.0 %", "50.0 %", "–"]
     assert table["token 4 ahead right, books"] == ["17.0 %", "17.0 %", "–"]
-    assert table["piqa (acc_norm, 1,838)"] == ["60.3 % ± 1.1", "61.0 % ± 1.1", "50.0 %"]
-    assert table["lambada (acc, 1)"] == ["–", "0.0 %", "0.0 %"]
-    assert table["lambada perplexity"] == ["–", "123.5", "–"]
-    assert table["exact answers (300)"][2] == "11.7 %"
-    assert table["replies to instructions that stop"] == ["–", "93.0 %", "–"]
-    assert table["sampled replies that stop"] == ["–", "99.0 %", "–"]
+    assert table["piqa acc_norm, 1,838 items"] == [
+        *("60.3 % ± 1.1", "61.0 % ± 1.1", "50.0 % at random")
+    ]
+    assert table["lambada acc, 1 items"] == ["–", "0.0 %", "0.0 % at random"]
+    assert table["lambada, perplexity"] == ["–", "123.5", "–"]
+    assert table["exact answers of 300"][2] == "11.7 % always “copper”"
+    replies = "replies to 100 instructions"
+    assert table[f"{replies} that stop"] == ["–", "93.0 %", "–"]
+    assert table[f"{replies}, repeated 4-grams"] == ["–", "12.5 %", "–"]
+    assert table[f"sampled {replies} that stop"] == ["–", "99.0 %", "–"]
 
 
 def test_one_stage_of_two_runs_goes_by_the_runs(tmp_path, capsys):
@@ -113,7 +117,7 @@ def test_numbers_of_items_that_differ_are_told_and_share_no_baseline(tmp_path, c
         write(tmp_path, "sft", tasks={"piqa": TASK | {"items": 40, "baseline": 0.4}}),
     ]
     assert main(["compare", *paths]) == 0
-    assert cells(capsys.readouterr().out)["piqa (acc_norm, 1,838 / 40)"] == [
+    assert cells(capsys.readouterr().out)["piqa acc_norm, 1,838 / 40 items"] == [
         "60.3 % ± 1.1",
         "60.3 % ± 1.1",
         "–",
@@ -155,7 +159,7 @@ def test_a_task_whose_kind_has_changed_has_a_perplexity_in_one_column(tmp_path, 
     ]
     for paths, shown in ((files, ["–", "123.5", "–"]), (files[::-1], ["123.5", "–", "–"])):
         assert main(["compare", *paths]) == 0
-        assert cells(capsys.readouterr().out)["mine perplexity"] == shown
+        assert cells(capsys.readouterr().out)["mine, perplexity"] == shown
         rows = score_rows([json.loads(Path(path).read_text()) for path in paths], {})
         assert next(row[1:] for row in rows if row[0] == "mine, perplexity") == shown
 

@@ -12,7 +12,7 @@ from nanoeuler.evaluation.report.formats import (
     short_count,
     size,
 )
-from nanoeuler.evaluation.report.scores import remarked
+from nanoeuler.evaluation.scores import remarked
 
 
 def test_names_are_enumerated():

@@ -18,6 +18,7 @@ from nanoeuler.interchange.exporting import export
 from nanoeuler.interchange.importing import import_folder
 from nanoeuler.model.files import load_config, load_model
 from nanoeuler.tokenizer import Tokenizer
+from nanoeuler.tokenizer.tokenizer_json import ADDED_TOKEN
 from nanoeuler.training.parents import check_tokenizer, read_parent
 
 TEXT = "The harbour lies below [PAD] the hill.</s>"
@@ -130,13 +131,15 @@ def test_added_words_are_cut_as_the_library_cuts_them(exported, tmp_path):
         ({"id": None, "content": "[PAD]"}, "its added token '[PAD]' has the id None"),
         ({"id": 300, "content": "\ud800"}, "has half a character"),
         ({"id": 300}, "its added tokens are not a list of tokens"),
+        ({"id": 300, "content": "[PAD]", "special": None}, "'[PAD]' does not say whether special"),
+        ({"id": 300, "content": "[PAD]", "lstrip": 1}, "'[PAD]' does not say whether lstrip"),
     ],
 )
 def test_a_damaged_addition_is_refused(exported, tmp_path, change, words):
     folder = exported({})
     add_rows(folder, 1)
     path = folder / "tokenizer.json"
-    edit(path, lambda content: content["added_tokens"].append(change | {"special": True}))
+    edit(path, lambda content: content["added_tokens"].append(ADDED_TOKEN | change))
     with pytest.raises(UserError) as caught:
         import_folder(folder, tmp_path / "back")
     assert words in str(caught.value)

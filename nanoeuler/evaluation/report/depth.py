@@ -2,12 +2,11 @@
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 from statistics import fmean
 
 from markupsafe import Markup
 
-from nanoeuler.evaluation.report.charts import Series, line_chart, log_ticks, ticks
+from nanoeuler.evaluation.report.charts import Series, line_chart
 from nanoeuler.evaluation.report.formats import (
     decimals,
     percent,
@@ -17,11 +16,8 @@ from nanoeuler.evaluation.report.formats import (
 from nanoeuler.evaluation.report.gather import Json, Run
 from nanoeuler.evaluation.report.rendering import render
 
-WIDTH, TALLEST, MARGIN = 460, 330, 26
 LOGARITHMIC = 6.0
 """Growth of the norm beyond which the picture's radius is its logarithm."""
-INNERMOST = 0.3
-"""The smallest radius of a logarithmic picture, as a share of the largest."""
 
 
 def depth(run: Run) -> Markup:
@@ -117,63 +113,13 @@ def plane(trajectory: Json) -> Markup:
     if len(path) < 2:
         return Markup()
     norms = [norm for norm, _ in path]
-    low, high = min(norms), max(norms)
-    logarithmic = high > LOGARITHMIC * low
-
-    def radius(norm: float) -> float:
-        if not logarithmic:
-            return norm / high
-        return INNERMOST + (1 - INNERMOST) * math.log(norm / low) / math.log(high / low)
-
-    flat = [(0.0, 0.0), *(cartesian(radius(norm), angle) for norm, angle in path)]
-    left, right = min(x for x, _ in flat), max(x for x, _ in flat)
-    top, bottom = min(y for _, y in flat), max(y for _, y in flat)
-    scale = min(
-        (WIDTH - 2 * MARGIN) / (right - left), (TALLEST - 2 * MARGIN) / max(bottom - top, 0.3)
-    )
-    middle = (WIDTH / 2 - (left + right) / 2 * scale, MARGIN - top * scale)
-
-    def to_pixels(radius: float, angle: float) -> tuple[float, float]:
-        x, y = cartesian(radius, angle)
-        return middle[0] + x * scale, middle[1] + y * scale
-
-    # The rings' labels lie on the way to the middle of the path, where nothing else is drawn.
-    middle_norm, middle_angle = next(point for point in path if point[1] >= path[-1][1] / 2)
-    rings = []
-    for norm in log_ticks(low, high) if logarithmic else ticks(0.0, high, 3)[1:]:
-        if norm <= high:  # else it lies outside of the picture
-            room = radius(norm) < radius(middle_norm) - 0.1
-            label = to_pixels(radius(norm), middle_angle) if room else None
-            rings.append((norm, radius(norm) * scale, label))
-    points = [to_pixels(radius(norm), angle) for norm, angle in path]
-    last = (len(path) - 1) // 2
-    numbered = sorted({*range(0, last + 1, max(1, round(last / 6))), last})
-    numbers = []
-    for layer in numbered:
-        norm, angle = path[2 * layer]
-        numbers.append((layer, to_pixels(radius(norm) + 14 / scale, angle)))
-    return render(
-        "trajectory.html",
-        logarithmic=logarithmic,
-        turned=path[-1][1],
-        width=WIDTH,
-        height=(bottom - top) * scale + 2 * MARGIN,
-        middle=middle,
-        rings=rings,
-        points=points,
-        steps=list(pairwise(points)),
-        layers=numbers,
-        numbers={
-            "norms": norms,
-            "angles": [angle for _, angle in path],
-            "names": [point_name(point) for point in range(len(path))],
-        },
-    )
-
-
-def cartesian(radius: float, degrees: float) -> tuple[float, float]:
-    """Counter-clockwise from the right, in an image's coordinates (y grows downwards)."""
-    return radius * math.cos(math.radians(degrees)), -radius * math.sin(math.radians(degrees))
+    numbers = {
+        "norms": norms,
+        "angles": [angle for _, angle in path],
+        "names": [point_name(point) for point in range(len(path))],
+        "log": max(norms) > LOGARITHMIC * min(norms),
+    }
+    return render("trajectory.html", numbers=numbers)
 
 
 def polar(trajectory: Json) -> list[tuple[float, float]]:

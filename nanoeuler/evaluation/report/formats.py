@@ -1,10 +1,12 @@
 """Values in the form that people read: numbers, durations, names. Templates use them as filters."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+import re
+from collections.abc import Sequence
 
 from markupsafe import Markup
+
+from nanoeuler.log import format_seconds
 
 STAGE_NAMES = {
     "pretrain": "pretrained",
@@ -12,6 +14,7 @@ STAGE_NAMES = {
     "dpo": "aligned",
     "sft_scratch": "tuned from scratch",
 }
+UNITS = {"h": " h ", "m": " min ", "s": " s"}
 NARROW = "\u202f"
 """The narrow no-break space between a number and its unit."""
 
@@ -60,12 +63,6 @@ def percent(share: float | None, digits: int = 1) -> str:
     return "–" if share is None else f"{100 * share:.{digits}f}{NARROW}%"
 
 
-def plus_minus(score: Mapping[str, Any]) -> str:
-    """A share in percent, with its standard error where it has one."""
-    error = score.get("standard_error")
-    return percent(score["score"]) + ("" if error is None else f" ± {100 * error:.1f}")
-
-
 def decimals(value: float | None, digits: int = 3) -> str:
     return "–" if value is None else f"{value:.{digits}f}"
 
@@ -82,35 +79,10 @@ def scientific(value: float | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """8 s, 2 min 05 s, 3 h 10 min."""
-    seconds = round(seconds)
-    if seconds < 60:
-        return f"{seconds} s"
-    if seconds < 3600:
-        return f"{seconds // 60} min {seconds % 60:02d} s"
-    return f"{seconds // 3600} h {seconds % 3600 // 60:02d} min"
-
-
-def brief_duration(seconds: float) -> str:
-    """For narrow boxes: 0.4 s, 8 s, 2m05, 3h10."""
-    if round(seconds, 1) < 10:
-        return f"{seconds:.1f}{NARROW}s"
-    seconds = round(seconds)
-    if seconds < 60:
-        return f"{seconds}{NARROW}s"
-    if seconds < 3600:
-        return f"{seconds // 60}m{seconds % 60:02d}"
-    return f"{seconds // 3600}h{seconds % 3600 // 60:02d}"
-
-
-def pixels(value: float) -> str:
-    """A coordinate of a drawing."""
-    return f"{value:.1f}"
-
-
-def path(points: Iterable[tuple[float, float]]) -> str:
-    """The points of a polygon or polyline."""
-    return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    """0.4 s, 8 s, 2 min 05 s, 3 h 10 min."""
+    if 0 < seconds < 0.95:
+        return f"{seconds:.1f} s"
+    return re.sub("[hms]", lambda found: UNITS[found[0]], format_seconds(seconds)).strip()
 
 
 def css_share(value: float, whole: float) -> str:
@@ -125,11 +97,12 @@ def paragraph(text: str) -> str:
 
 def markdown_cell(cell: str) -> str:
     """The text of a table's cell, which may be HTML, for a table in Markdown."""
-    return Markup(cell).striptags().replace("|", "\\|")
+    text = cell.striptags() if isinstance(cell, Markup) else " ".join(cell.split())
+    return text.replace("|", "\\|")
 
 
 FILTERS = (
     *(stage_name, stage_colour, enumeration, with_commas, short_count, size, significant),
-    *(percent, plus_minus, decimals, scientific, duration, brief_duration),
-    *(pixels, path, css_share, paragraph, markdown_cell),
+    *(percent, decimals, scientific, duration),
+    *(css_share, paragraph, markdown_cell),
 )

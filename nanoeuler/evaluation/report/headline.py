@@ -3,23 +3,20 @@
 from markupsafe import Markup
 
 from nanoeuler.corpus.little_text import warning_for
-from nanoeuler.evaluation.comparison import names_in
 from nanoeuler.evaluation.report.charts import Bar, bars
 from nanoeuler.evaluation.report.formats import (
-    decimals,
     duration,
     enumeration,
-    percent,
-    plus_minus,
     short_count,
     size,
     stage_colour,
     stage_name,
     with_commas,
 )
-from nanoeuler.evaluation.report.gather import Run
+from nanoeuler.evaluation.report.gather import SCRATCH, Run
 from nanoeuler.evaluation.report.rendering import render
 from nanoeuler.evaluation.report.summary import summarise_gradients
+from nanoeuler.evaluation.scores import plus_minus, score_lines
 from nanoeuler.log import counted
 
 
@@ -91,57 +88,19 @@ def tiles(run: Run) -> Markup:
 
 
 def comparisons(run: Run) -> list[Markup]:
-    """Bars: each result beside what it has to beat."""
-    evaluations = list(run.evaluations.values())
-    figures = [bits_figure(run, source) for source in names_in(evaluations, "held_out")]
-    figures += [answers_figure(run)]
-    figures += [task_figure(run, task) for task in names_in(evaluations, "tasks")]
-    return [figure for figure in figures if figure]
-
-
-def bits_figure(run: Run, source: str) -> Markup:
-    entries = []
-    if source in run.bigram:
-        entries.append(Bar("bigram model", run.bigram[source], decimals(run.bigram[source])))
-    for name, evaluation in run.readers.items():
-        if source in (evaluation.get("held_out") or {}):
-            value = evaluation["held_out"][source]["bits_per_byte"]
-            entries.append(Bar(stage_name(name), value, decimals(value), stage_colour(name)))
-    return bars(f"Held-out text: {source}", "bits per byte, less is better", entries)
-
-
-def task_figure(run: Run, task: str) -> Markup:
-    """A task's score by stage, beside what picking at random gets."""
-    tasks = {name: evaluation.get("tasks") or {} for name, evaluation in run.readers.items()}
-    scores = {name: each[task] for name, each in tasks.items() if task in each}
-    if not scores:
-        return Markup()
-    first = next(iter(scores.values()))
-    entries = [Bar("at random", first["baseline"], percent(first["baseline"]))]
-    entries += [score_bar(name, score) for name, score in scores.items()]
-    note = f"{first['metric']} of {with_commas(first['items'])}, more is better"
-    return bars(task, note, entries, maximum=1.0)
-
-
-def answers_figure(run: Run) -> Markup:
-    scores = run.evaluated("answers")
-    if not scores:
-        return Markup()
-    last = list(scores.values())[-1]
-    baselines = {
-        "always the commonest answer": last["commonest_answer"],
-        "commonest answer to each kind": last["commonest_answer_of_kind"],
-    }
-    entries = [
-        Bar(label, baseline["score"], percent(baseline["score"]))
-        for label, baseline in baselines.items()
-        if baseline
-    ]
-    entries += [score_bar(name, score) for name, score in scores.items()]
-    note = f"share of {with_commas(last['questions'])} answered exactly, more is better"
-    return bars("Held-out questions", note, entries, maximum=1.0)
-
-
-def score_bar(stage: str, score: dict[str, float]) -> Bar:
-    label, shown = stage_name(stage), plus_minus(score)
-    return Bar(label, score["score"], shown, stage_colour(stage), score["standard_error"])
+    """Bars: each result beside what it has to beat. A model that has read no running text is shown
+    only among the answers."""
+    figures = []
+    for line in score_lines(list(run.evaluations.values()), run.bigram):
+        if not line.key:
+            continue
+        entries = [Bar(name, value, line.show(value)) for name, value in line.baselines.items()]
+        for stage, (value, error) in zip(run.evaluations, line.measured, strict=True):
+            if value is not None and (stage != SCRATCH or line.key == "answers"):
+                shown = f"{line.show(value)} {plus_minus(error)}".strip()
+                entries.append(Bar(stage_name(stage), value, shown, stage_colour(stage), error))
+        if line.key.startswith("bits_per_byte"):
+            figures.append(bars(line.name, "less is better", entries))
+        else:
+            figures.append(bars(line.name, f"{line.remark}, more is better", entries, maximum=1.0))
+    return figures

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 
 from markupsafe import Markup
 
-from nanoeuler.evaluation.comparison import names_in
 from nanoeuler.evaluation.report.formats import percent, stage_colour, stage_name, with_commas
 from nanoeuler.evaluation.report.gather import Json, Run
 from nanoeuler.evaluation.report.headline import comparisons
 from nanoeuler.evaluation.report.rendering import render
-from nanoeuler.evaluation.report.scores import score_rows
+from nanoeuler.evaluation.scores import head_lines, names_in, score_rows
 
 SHOWN_REPLIES = 6
 """The number of right replies that are shown, and that of wrong ones."""
@@ -117,18 +116,10 @@ def first_line(text: str, longest: int = 120) -> str:
 
 
 def heads(run: Run) -> Markup:
-    """How often each prediction head ranks the right token first."""
-    accuracies = {
-        f"{stage_name(name)}, {source}": scores["head_accuracy"]
-        for name, evaluation in run.readers.items()
-        for source, scores in (evaluation.get("held_out") or {}).items()
-    }
-    most = max(map(len, accuracies.values()), default=0)
-    if most < 2:
+    """How often each prediction head ranks the right token first; nothing with one head."""
+    lines = list(head_lines(list(run.readers.values())))
+    sources = names_in(list(run.readers.values()), "held_out")
+    if len(lines) <= len(sources):
         return Markup()
-    rows = [
-        [title, *map(percent, shares), *["–"] * (most - len(shares))]
-        for title, shares in accuracies.items()
-    ]
-    columns = ["", "next token", *(f"{head} ahead" for head in range(2, most + 1))]
-    return render("heads.html", columns=columns, rows=rows)
+    columns = ["", *map(stage_name, run.readers)]
+    return render("heads.html", columns=columns, rows=[line.row[:-1] for line in lines])

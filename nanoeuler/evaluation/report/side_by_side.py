@@ -4,7 +4,7 @@ nanoeuler report results/small results/medium --output comparison.html
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ from markupsafe import Markup
 
 from nanoeuler.config.settings import Configuration
 from nanoeuler.config.stages import lasting
-from nanoeuler.evaluation.comparison import names_in
 from nanoeuler.evaluation.report.charts import Series, line_chart
 from nanoeuler.evaluation.report.formats import (
     decimals,
@@ -26,7 +25,6 @@ from nanoeuler.evaluation.report.formats import (
 from nanoeuler.evaluation.report.gather import SCRATCH, Json, Run, Stage, in_order
 from nanoeuler.evaluation.report.rendering import render, render_page
 from nanoeuler.evaluation.report.results import sample_cards
-from nanoeuler.evaluation.report.scores import Row, score_rows
 from nanoeuler.evaluation.report.training import (
     TOKENS,
     loss_series,
@@ -34,6 +32,7 @@ from nanoeuler.evaluation.report.training import (
     time_axis,
     validation_series,
 )
+from nanoeuler.evaluation.scores import Row, names_in, score_lines, score_rows
 
 COLOURS = 5
 """In the palette: a sixth run has the first one's colour again."""
@@ -113,12 +112,24 @@ def facts(run: Run) -> list[str]:
 
 def settings(runs: Mapping[str, Run]) -> list[list[str]]:
     """The keys of the configurations whose values are not the same in all runs."""
-    flat = [dict(leaves(what_counts(run.config))) for run in runs.values()]
-    rows = []
-    for key in dict.fromkeys(key for values in flat for key in values):
-        if len({repr(values.get(key)) for values in flat if not is_off(key, values)}) > 1:
-            rows.append([key, *(shown(values.get(key)) for values in flat)])
-    return rows
+    flat = [settings_of(run) for run in runs.values()]
+    return [[key, *(shown(values.get(key)) for values in flat)] for key in differing(flat)]
+
+
+def settings_of(run: Run) -> dict[str, Any]:
+    """The settings that can change a run's results."""
+    return dict(leaves(what_counts(run.config)))
+
+
+def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The settings whose values are not the same in all runs that have a configuration."""
+    known = [each for each in settings if each]
+    keys = dict.fromkeys(key for each in known for key in each)
+    return [
+        key
+        for key in keys
+        if len({repr(each.get(key)) for each in known if not is_off(key, each)}) > 1
+    ]
 
 
 def is_off(key: str, values: Mapping[str, Any]) -> bool:
@@ -176,29 +187,16 @@ def differences(runs: Mapping[str, Run], stages: list[str]) -> list[Row]:
         return []
     rows = []
     for stage in stages:
-        before, after = (scored(run.evaluations.get(stage, {})) for run in runs.values())
-        for measure in (name for name in before if name in after):
-            (first, one), (second, other) = before[measure], after[measure]
-            gap, error = second - first, math.hypot(one or 0, other or 0)
-            show = decimals if measure.startswith("bits") else percent
+        for line in score_lines([run.evaluations.get(stage, {}) for run in runs.values()], {}):
+            if not line.key or None in line.values:
+                continue
+            first, second = (value for value in line.values if value is not None)
+            gap, error = second - first, math.hypot(*(error or 0 for error in line.errors))
             errors = f"{gap / error:+.1f}" if error else "–"
-            sign = "−" if gap < 0 else "+"
-            title = f"{stage_name(stage)}: {measure}"
-            rows.append([title, show(first), show(second), sign + show(abs(gap)), errors])
+            told = ("−" if gap < 0 else "+") + line.show(abs(gap))
+            title = f"{stage_name(stage)}: {line.name}"
+            rows.append([title, line.show(first), line.show(second), told, errors])
     return rows
-
-
-def scored(evaluation: Json) -> dict[str, tuple[float, float | None]]:
-    """Measure → (score, its standard error where it has one)."""
-    found: dict[str, tuple[float, float | None]] = {
-        f"bits per byte, {source}": (held_out["bits_per_byte"], None)
-        for source, held_out in (evaluation.get("held_out") or {}).items()
-    }
-    shares = {"exact answers": evaluation.get("answers"), **(evaluation.get("tasks") or {})}
-    for name, share in shares.items():
-        if share:
-            found[name] = share["score"], share["standard_error"]
-    return found
 
 
 def cost_rows(stages: list[Stage]) -> list[Row]:

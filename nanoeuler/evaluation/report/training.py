@@ -7,7 +7,6 @@ from typing import Any
 
 from markupsafe import Markup
 
-from nanoeuler.evaluation.comparison import names_in
 from nanoeuler.evaluation.report.charts import Series, line_chart
 from nanoeuler.evaluation.report.formats import (
     decimals,
@@ -21,6 +20,7 @@ from nanoeuler.evaluation.report.formats import (
 )
 from nanoeuler.evaluation.report.gather import Run, Stage
 from nanoeuler.evaluation.report.rendering import render
+from nanoeuler.evaluation.scores import names_in
 
 SOURCE_COLOURS = (0, 2, 3, 1, 4)
 FACTS = ("steps", "tokens", "time", "tokens/s", "MFU")

@@ -1,13 +1,15 @@
-// Charts: the values under the pointer, zoom into a stretch, a logarithmic axis, CSV.
-// The page brings every chart drawn (charts.py); a chart is drawn again when its view changes.
+// Charts: drawn from the numbers beside them, with the values under the pointer, zoom into a
+// stretch, a logarithmic axis, and CSV.
 "use strict";
 
+const BOX = { left: 52, top: 10, right: 448, bottom: 210 }; // of lines, in a drawing of 460 × 250
+const MOST_POINTS = 240; // of a line: more points than pixels show nothing more
 const NEAR_ZERO = 1e-9;
 
-// About five round ticks, 1, 2 or 5 times a power of ten apart, around the range.
-function ticksAround(low, high) {
+// About `wanted` round ticks, 1, 2 or 5 times a power of ten apart, around the range.
+function ticksAround(low, high, wanted = 5) {
   if (high <= low) [low, high] = [low - (Math.abs(low) || 1) / 2, high + (Math.abs(high) || 1) / 2];
-  const raw = (high - low) / 5;
+  const raw = (high - low) / wanted;
   const power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].find((multiple) => multiple * power >= raw * 0.999) * power;
   const ticks = [];
@@ -30,38 +32,57 @@ function logTicksAround(low, high) {
   return enclosing.length <= 8 ? enclosing : enclosing.filter((_, i) => (first + i) % 3 === 0);
 }
 
-function tickLabel(value) {
+// As many decimals as the distance of the ticks asks for; thousands and millions as k and M, small
+// numbers with an exponent. Ticks of a logarithm have no distance: each stands for itself.
+function tickLabel(value, ticks = [value]) {
+  const largest = Math.max(...ticks.map(Math.abs));
+  const step = ticks.length > 1 ? ticks[1] - ticks[0] : 0;
   const size = Math.abs(value);
-  if (size < 1e-12) return "0";
-  for (const [limit, unit, letter] of [[1e9, 1e9, "G"], [1e6, 1e6, "M"], [1e4, 1e3, "k"]]) {
-    if (size >= limit) return `${Number((value / unit).toPrecision(3))}\u202f${letter}`;
+  if (size <= step / 2) return "0";
+  if (largest >= 1e4) {
+    const unit = [["G", 1e9], ["M", 1e6], ["k", 1e3]].find(([, unit]) => size >= unit * 0.9995);
+    const [letter, divisor] = unit ?? ["", 1];
+    return `${Number((value / divisor).toPrecision(3))}${letter && `\u202f${letter}`}`;
   }
-  const plain = Number(value.toPrecision(4));
-  return size < 0.01 ? plain.toExponential().replace("+", "") : String(plain);
+  if (largest < 0.01) return Number(value.toPrecision(2)).toExponential();
+  if (!step) return String(Number(value.toPrecision(3)));
+  return value.toFixed(Math.max(0, -Math.floor(Math.log10(step) + NEAR_ZERO)));
+}
+
+// At most MOST_POINTS of the points: the means of equal stretches.
+function thin(points) {
+  const count = Math.min(points.length, MOST_POINTS);
+  const edge = (i) => Math.round((i * points.length) / count);
+  return Array.from({ length: count }, (_, i) => {
+    const part = points.slice(edge(i), edge(i + 1));
+    return [0, 1].map((axis) => part.reduce((sum, point) => sum + point[axis], 0) / part.length);
+  });
 }
 
 class Chart {
   constructor(figure) {
     this.figure = figure;
     this.svg = figure.querySelector("svg");
-    Object.assign(this, embedded(figure)); // title, x_label, series, box, x, y, log, from_zero
-    this.whole = { x: this.x, log: this.log };
+    Object.assign(this, embedded(figure)); // title, x_label, series, x, log, from_zero
+    this.whole = this.x;
     this.tip = make("div", { className: "tip", hidden: true });
     this.tip.setAttribute("role", "status");
     figure.append(this.tip);
     this.addTools();
     this.svg.tabIndex = 0;
     this.svg.setAttribute("aria-label", `${this.title}. Arrows read values, + and − zoom.`);
+    this.show(this.whole);
     this.listen();
   }
 
   addTools() {
     const values = this.series.flatMap((one) => [...this.valuesOf(one, -Infinity, Infinity)]);
+    const positive = values.every((value) => value > 0);
+    this.log &&= positive;
     this.logButton = button("log", "Logarithmic axis (l)", () => this.toggleLog());
     this.logButton.setAttribute("aria-pressed", this.log);
-    this.logButton.hidden = !values.every((value) => value > 0);
-    this.wholeButton = button("whole", "Show all of it (0)", () => this.show(this.whole.x));
-    this.wholeButton.hidden = true;
+    this.logButton.hidden = !positive;
+    this.wholeButton = button("whole", "Show all of it (0)", () => this.show(this.whole));
     const save = () => saveCsv(this.rows(), runName(), this.title);
     const buttons = [this.logButton, button("CSV", "Save the numbers", save), this.wholeButton];
     const tools = make("span", { className: "tools" }, ...buttons);
@@ -101,8 +122,8 @@ class Chart {
   }
 
   show([low, high]) {
-    this.x = [Math.max(low, this.whole.x[0]), Math.min(high, this.whole.x[1])];
-    this.wholeButton.hidden = this.x[0] === this.whole.x[0] && this.x[1] === this.whole.x[1];
+    this.x = [Math.max(low, this.whole[0]), Math.min(high, this.whole[1])];
+    this.wholeButton.hidden = this.x[0] === this.whole[0] && this.x[1] === this.whole[1];
     const seen = this.series.flatMap((one) => [...this.valuesOf(one, ...this.x)]);
     if (this.from_zero && !this.log) seen.push(0);
     if (!seen.length) return this.draw();
@@ -114,13 +135,13 @@ class Chart {
 
   zoom(factor, middle = (this.x[0] + this.x[1]) / 2) {
     const [low, high] = this.x;
-    const reach = (this.whole.x[1] - this.whole.x[0]) / 1000;
+    const reach = (this.whole[1] - this.whole[0]) / 1000;
     if (factor < 1 && high - low < reach) return;
     this.show([middle - (middle - low) * factor, middle + (high - middle) * factor]);
   }
 
   toPixels(x, y) {
-    const [left, top, right, bottom] = this.box;
+    const { left, top, right, bottom } = BOX;
     const scale = this.log ? Math.log : Number;
     const up = (scale(y) - scale(this.y[0])) / (scale(this.y[1]) - scale(this.y[0]));
     const across = (x - this.x[0]) / (this.x[1] - this.x[0]);
@@ -130,64 +151,58 @@ class Chart {
   atPixel(event) {
     const area = this.svg.getBoundingClientRect();
     const across = ((event.clientX - area.left) / area.width) * this.svg.viewBox.baseVal.width;
-    const [left, , right] = this.box;
+    const { left, right } = BOX;
     const share = Math.min(1, Math.max(0, (across - left) / (right - left)));
     return this.x[0] + share * (this.x[1] - this.x[0]);
   }
 
-  part(name, attributes, text) {
-    const made = document.createElementNS(this.svg.namespaceURI, name);
-    for (const [key, value] of Object.entries(attributes)) {
-      made.setAttribute(key, typeof value === "number" ? value.toFixed(1) : value);
-    }
-    if (text !== undefined) made.textContent = text;
-    return made;
-  }
-
   draw() {
-    const [left, top, right, bottom] = this.box;
+    const { left, top, right, bottom } = BOX;
     const parts = [];
     for (const y of this.yTicks ?? []) {
       const at = this.toPixels(this.x[0], y)[1];
-      parts.push(this.part("line", { class: "gridline", x1: left, x2: right, y1: at, y2: at }),
-        this.part("text", { x: left - 7, y: at + 4.5, "text-anchor": "end" }, tickLabel(y)));
+      const label = tickLabel(y, this.log ? undefined : this.yTicks);
+      parts.push(svgPart("line", { class: "gridline", x1: left, x2: right, y1: at, y2: at }),
+        svgPart("text", { x: left - 7, y: at + 4.5, "text-anchor": "end" }, label));
     }
-    for (const x of ticksAround(...this.x)) {
+    const xTicks = ticksAround(...this.x);
+    for (const x of xTicks) {
       if (x < this.x[0] || x > this.x[1]) continue;
       const [at] = this.toPixels(x, this.y[0]);
-      const anchor = at > right - 14 ? "end" : "middle";
-      parts.push(this.part("text", { x: at, y: bottom + 17, "text-anchor": anchor }, tickLabel(x)));
+      const place = { x: at, y: bottom + 17, "text-anchor": at > right - 14 ? "end" : "middle" };
+      parts.push(svgPart("text", place, tickLabel(x, xTicks)));
     }
     const axis = { class: "axis", x: (left + right) / 2, y: bottom + 35, "text-anchor": "middle" };
-    parts.push(this.part("text", axis, this.x_label));
+    parts.push(svgPart("text", axis, this.x_label));
     this.clip ??= `clip-${Chart.count++}`;
-    const area = this.part("clipPath", { id: this.clip });
+    const area = svgPart("clipPath", { id: this.clip });
     const size = { width: right - left + 4, height: bottom - top + 8 };
-    area.append(this.part("rect", { x: left, y: top - 4, ...size }));
-    const lines = this.part("g", { "clip-path": `url(#${this.clip})` });
+    area.append(svgPart("rect", { x: left, y: top - 4, ...size }));
+    const lines = svgPart("g", { "clip-path": `url(#${this.clip})` });
     for (const one of this.series) lines.append(...this.lineParts(one));
     this.svg.replaceChildren(area, ...parts, lines);
   }
 
   lineParts(one) {
-    const [left, , right] = this.box;
     const colour = `s${one.colour}`;
     if (one.level !== null) {
-      const at = this.toPixels(0, one.level)[1];
-      return [this.part("line", { class: `level ${colour}`, x1: left, x2: right, y1: at, y2: at })];
+      const y = this.toPixels(0, one.level)[1];
+      const ends = { x1: BOX.left, x2: BOX.right, y1: y, y2: y };
+      return [svgPart("line", { class: `level ${colour}`, ...ends })];
     }
+    const told = (points) => points.map((point) => point.map((at) => at.toFixed(1))).join(" ");
     const path = (values) => one.x.map((x, i) => this.toPixels(x, values[i]));
-    const spell = (point) => point.map((at) => at.toFixed(1)).join();
-    const told = (points) => points.map(spell).join(" ");
-    const line = path(one.y);
-    const parts = [this.part("polyline", { class: `line ${colour}`, points: told(line) })];
+    const [low, high] = this.x;
+    // The points in view, and one on each side, to which the line goes on.
+    const near = (_, i) => !(one.x[i + 1] < low || one.x[i - 1] > high);
+    const line = thin(path(one.y).filter(near));
+    const parts = [svgPart("polyline", { class: `line ${colour}`, points: told(line) })];
     if (one.low) {
       const band = told([...path(one.high), ...path(one.low).reverse()]);
-      parts.unshift(this.part("polygon", { class: `band ${colour}`, points: band }));
+      parts.unshift(svgPart("polygon", { class: `band ${colour}`, points: band }));
     }
-    const shown = one.x.filter((x) => x >= this.x[0] && x <= this.x[1]).length;
-    if (one.dots || shown < 40) {
-      const dot = ([cx, cy]) => this.part("circle", { class: `dot ${colour}`, cx, cy, r: 3 });
+    if (one.dots || line.length === 1 || (!this.wholeButton.hidden && line.length < 40)) {
+      const dot = ([cx, cy]) => svgPart("circle", { class: `dot ${colour}`, cx, cy, r: 3 });
       parts.push(...line.map(dot));
     }
     return parts;
@@ -219,10 +234,9 @@ class Chart {
     tip.replaceChildren(make("div", { className: "muted", textContent: place }), ...rows);
     tip.hidden = false;
     const [across] = this.toPixels(snapped, this.y[0]);
-    const [, top, , bottom] = this.box;
     this.cursor?.remove();
-    const ends = { x1: across, x2: across, y1: top, y2: bottom };
-    this.cursor = this.part("line", { class: "cursor", ...ends });
+    const ends = { x1: across, x2: across, y1: BOX.top, y2: BOX.bottom };
+    this.cursor = svgPart("line", { class: "cursor", ...ends });
     svg.append(this.cursor);
     this.placeTip(across / svg.viewBox.baseVal.width);
   }
@@ -273,15 +287,15 @@ class Chart {
     svg.addEventListener("pointercancel", () => this.forget());
     svg.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && this.hide());
     svg.addEventListener("blur", () => this.hide());
-    svg.addEventListener("dblclick", () => this.show(this.whole.x));
+    svg.addEventListener("dblclick", () => this.show(this.whole));
     svg.addEventListener("keydown", (event) => {
       const act = {
         ArrowRight: () => this.step(1),
         ArrowLeft: () => this.step(-1),
         "+": () => this.zoom(0.5, this.tip.hidden ? undefined : this.at),
         "-": () => this.zoom(2, this.tip.hidden ? undefined : this.at),
-        0: () => this.show(this.whole.x),
-        Escape: () => this.show(this.whole.x),
+        0: () => this.show(this.whole),
+        Escape: () => this.show(this.whole),
         l: () => this.logButton.hidden || this.toggleLog(),
       }[event.key];
       if (!act || event.ctrlKey || event.metaKey || event.altKey) return;
@@ -291,11 +305,11 @@ class Chart {
   }
 
   drawSelection(to) {
-    const [, top, , bottom] = this.box;
+    const { top, bottom } = BOX;
     const ends = [this.from, to].map((x) => this.toPixels(x, this.y[0])[0]).sort((a, b) => a - b);
     this.selection?.remove();
     const size = { width: ends[1] - ends[0], height: bottom - top };
-    this.selection = this.part("rect", { class: "selection", x: ends[0], y: top, ...size });
+    this.selection = svgPart("rect", { class: "selection", x: ends[0], y: top, ...size });
     this.svg.append(this.selection);
   }
 

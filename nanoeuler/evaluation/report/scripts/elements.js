@@ -13,6 +13,18 @@ function button(text, title, act) {
   return made;
 }
 
+const SVG = make("template", { innerHTML: "<svg/>" }).content.firstChild.namespaceURI;
+
+// A part of a drawing; lengths are rounded to a tenth of a pixel.
+function svgPart(name, attributes, text = "") {
+  const made = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(attributes)) {
+    made.setAttribute(key, typeof value === "number" ? value.toFixed(1) : value);
+  }
+  made.textContent = text;
+  return made;
+}
+
 // The JSON that lies in an element.
 function embedded(element) {
   return JSON.parse(element.querySelector("script[type='application/json']").textContent);

@@ -1,0 +1,175 @@
+"""The scores of several models, in one table: for reports, model cards, `compare` and `runs`."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from markupsafe import Markup
+
+from nanoeuler.evaluation.report.formats import decimals, percent, short_count, significant
+
+Json = Mapping[str, Any]
+Row = list[str]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One score of several models, by model; None where a model lacks it."""
+
+    name: str
+    values: Sequence[float | None]
+    show: Callable[[float], str] = percent
+    errors: Sequence[float | None] = ()  # standard errors
+    remark: str = ""  # what was asked
+    baselines: Mapping[str, float] = field(default_factory=dict)  # what it is → its score
+    key: str = ""  # in `nanoeuler runs`; none where the score tells how, and not how well
+
+    @property
+    def measured(self) -> Iterator[tuple[float | None, float | None]]:
+        """Score and standard error, by model."""
+        return zip(self.values, self.errors or [None] * len(self.values), strict=True)
+
+    @property
+    def row(self) -> Row:
+        """Name, scores, and the first baseline; a dash for what is not there."""
+        cells = [
+            "–" if value is None else remarked(self.show(value), plus_minus(error))
+            for value, error in self.measured
+        ]
+        baseline = "–"
+        for name, value in [*self.baselines.items()][:1]:
+            baseline = remarked(self.show(value), name)
+        return [remarked(self.name, self.remark), *cells, baseline]
+
+
+def remarked(text: str, remark: str) -> str:
+    """A cell with a remark in small type. Markdown shows its text alone."""
+    return Markup("{} <small>{}</small>").format(text, remark) if remark else text
+
+
+def plus_minus(error: float | None) -> str:
+    return "" if error is None else f"± {100 * error:.1f}"
+
+
+def score_rows(evaluations: Sequence[Json], bigram: Mapping[str, float]) -> list[Row]:
+    return [line.row for line in score_lines(evaluations, bigram)]
+
+
+def score_lines(evaluations: Sequence[Json], bigram: Mapping[str, float]) -> Iterator[Line]:
+    """Every score; `bigram` has the bits per byte of a bigram model by source."""
+    yield from held_out_lines(evaluations, bigram)
+    yield from answer_lines(evaluations)
+    yield from task_lines(evaluations)
+    yield from chat_lines(evaluations)
+
+
+def held_out_lines(evaluations: Sequence[Json], bigram: Mapping[str, float]) -> Iterator[Line]:
+    for source in names_in(evaluations, "held_out"):
+        bits = at(evaluations, "held_out", source, "bits_per_byte")
+        baseline = {"bigram": bigram[source]} if source in bigram else {}
+        key = f"bits_per_byte.{source}"
+        yield Line(f"bits per byte, {source}", bits, decimals, baselines=baseline, key=key)
+
+
+def head_lines(evaluations: Sequence[Json]) -> Iterator[Line]:
+    """How often each prediction head ranks the right token first."""
+    for source in names_in(evaluations, "held_out"):
+        accuracies = [each or [] for each in at(evaluations, "held_out", source, "head_accuracy")]
+        for head in range(max(map(len, accuracies))):
+            title = "next token" if head == 0 else f"token {head + 1} ahead"
+            shares = [each[head] if head < len(each) else None for each in accuracies]
+            yield Line(f"{title} right, {source}", shares)
+
+
+def answer_lines(evaluations: Sequence[Json]) -> Iterator[Line]:
+    """Exact answers to held-out questions; the baseline always gives the commonest answer, which
+    differs where the questions do."""
+    if not any(at(evaluations, "answers")):
+        return
+    commonest = at(evaluations, "answers", "commonest_answer")
+    baselines: dict[str, float] = {}
+    if (score := shared(at(commonest, "score"))) is not None:
+        answer = next(each["answer"] for each in commonest if each)
+        baselines[f"always “{answer}”"] = score
+        by_kind = shared(at(evaluations, "answers", "commonest_answer_of_kind", "score"))
+        if by_kind is not None:
+            baselines["commonest answer to each kind"] = by_kind
+    yield Line(
+        "exact answers",
+        at(evaluations, "answers", "score"),
+        errors=at(evaluations, "answers", "standard_error"),
+        remark=f"of {asked(at(evaluations, 'answers', 'questions'))}",
+        baselines=baselines,
+        key="answers",
+    )
+    yield from reply_lines("replies to questions", at(evaluations, "answers"))
+
+
+def task_lines(evaluations: Sequence[Json]) -> Iterator[Line]:
+    """Every task; the baseline picks at random."""
+    for task in names_in(evaluations, "tasks"):
+        scores = at(evaluations, "tasks", task)
+        metric = next(score["metric"] for score in scores if score)
+        baseline = shared(at(scores, "baseline"))
+        yield Line(
+            task,
+            at(scores, "score"),
+            errors=at(scores, "standard_error"),
+            remark=f"{metric}, {asked(at(scores, 'items'))} items",
+            baselines={} if baseline is None else {"at random": baseline},
+            key=f"tasks.{task}",
+        )
+        # Only some kinds of task have a perplexity, and a task's kind may have changed.
+        perplexities = at(scores, "perplexity", "score")
+        if any(perplexities):
+            yield Line(f"{task}, perplexity", perplexities, perplexity)
+
+
+def chat_lines(evaluations: Sequence[Json]) -> Iterator[Line]:
+    """Replies to held-out instructions, and how many have the style that preferences teach."""
+    to = f"to {asked(at(evaluations, 'chat', 'prompts'))} instructions"
+    yield from reply_lines(f"replies {to}", at(evaluations, "chat"))
+    yield from reply_lines(f"sampled replies {to}", at(evaluations, "chat", "sampled"))
+    styles = at(evaluations, "answers", "style", "sampled")
+    if any(styles):
+        shares, errors = at(styles, "share"), at(styles, "standard_error")
+        yield Line("sampled replies in the preferred style", shares, errors=errors)
+
+
+def reply_lines(title: str, replies: Sequence[Json | None]) -> Iterator[Line]:
+    """How replies end and repeat themselves."""
+    if any(replies):
+        yield Line(f"{title} that stop", at(replies, "stopped"))
+        yield Line(f"{title}, tokens", at(replies, "mean_reply_tokens"), lambda one: f"{one:.1f}")
+        repetition = at(replies, "repetition")
+        yield Line(f"{title}, repeated 4-grams", repetition)
+
+
+def at(values: Sequence[Any], *path: str) -> list[Any]:
+    """What each of the objects has at `path`; None where it ends before."""
+    for key in path:
+        values = [value.get(key) if value else None for value in values]
+    return list(values)
+
+
+def names_in(evaluations: Sequence[Json], section: str) -> list[str]:
+    """The keys of a section over all evaluations, in order of appearance."""
+    return list(dict.fromkeys(name for each in at(evaluations, section) for name in each or ()))
+
+
+def shared(values: Sequence[Any]) -> Any:
+    """The one value of all that have any; None where they differ."""
+    found = {value for value in values if value is not None}
+    return found.pop() if len(found) == 1 else None
+
+
+def asked(numbers: Sequence[int | None]) -> str:
+    """The number of things that were asked; where models differ, the number for each."""
+    told = ["–" if number is None else f"{number:,}" for number in numbers]
+    different = set(told) - {"–"}
+    return different.pop() if len(different) == 1 else " / ".join(told)
+
+
+def perplexity(value: float) -> str:
+    """Four digits; that of a model that knows nothing has nine before the point."""
+    return significant(value, 4) if value < 1e5 else short_count(value)
