@@ -2,6 +2,7 @@
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from nanoeuler.cli.options import add_device, add_gpus, finish
 from nanoeuler.errors import UserError
@@ -90,11 +91,16 @@ def run_serve(options: argparse.Namespace) -> None:
         raise UserError(f"--port {options.port}: it must be from 0 to 65535")
     from nanoeuler.serving.channel import EngineProcess
 
+    def decode(*arguments: Any) -> None:
+        from nanoeuler.serving import engine  # in the child: it starts threads, which a fork loses
+
+        engine.decode(*arguments)
+
     load = (
         *(folders, options.rows, options.context),
         *(options.device, options.gpus, not options.no_speculation),
     )
-    with EngineProcess(options.queue, *load) as engine:
+    with EngineProcess(decode, options.queue, *load) as process:
         try:
             from nanoeuler.serving import server
         except ModuleNotFoundError as error:
@@ -103,7 +109,7 @@ def run_serve(options: argparse.Namespace) -> None:
                 "make install EXTRAS=serve, or pip install 'nanoeuler[serve]'"
             ) from error
         server.serve(
-            engine,
+            process,
             options.host,
             options.port,
             key_file=options.api_key_file,

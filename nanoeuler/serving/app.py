@@ -16,9 +16,8 @@ from starlette.types import Receive, Scope, Send
 
 from nanoeuler import log
 from nanoeuler.model.spec import parameter_count
-from nanoeuler.serving.answers import Answer, ChatAnswer, CompletionAnswer
+from nanoeuler.serving.answers import Answer, ChatAnswer, CompletionAnswer, Replies
 from nanoeuler.serving.channel import Busy, EngineProcess, ServedModel
-from nanoeuler.serving.collecting import Replies
 from nanoeuler.serving.errors import ApiError, wrong
 from nanoeuler.serving.metrics import Metrics
 from nanoeuler.serving.requests import ChatCompletion, Completion, read, tokens_left

@@ -10,18 +10,20 @@ whose scores differ by rounding may fall otherwise in company.
 import itertools
 import math
 from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from nanoeuler.backend.capabilities import ChoosingBackend
 from nanoeuler.inference.api import LanguageModel
-from nanoeuler.inference.decoder import PROMPT_MULTIPLE, Decoder, decoder_kind
+from nanoeuler.inference.decoder import PROMPT_MULTIPLE, Decoder, Row, decoder_kind
 from nanoeuler.inference.sampling import Sampling
 from nanoeuler.inference.speculation import DeviceSpeculation, Speculation
 from nanoeuler.model.config import round_up
 from nanoeuler.model.decoding.appending import append, extend
+from nanoeuler.serving.channel import Piece, Scored
 from nanoeuler.serving.fitting import MOST_PROMPTS, USUAL_ROWS, most_rows, prompt_rows
-from nanoeuler.serving.jobs import Job, Piece, ReplyRow, Scored
 from nanoeuler.serving.text import ReplyText
 
 PIECE = 128
@@ -35,6 +37,42 @@ MOST_TOGETHER = MOST_PROMPTS * PIECE
 
 KEPT_TOKENS = 12 * MOST_TOGETHER
 """A device keeps steps for this many tokens of prompts: for all their numbers and lengths."""
+
+
+@dataclass(eq=False)
+class Job:
+    """A prompt, and the replies that are asked for: one for each of `samplings`."""
+
+    prompt: list[int]
+    samplings: Sequence[Sampling]
+    max_tokens: int
+    """Tokens of each reply; none to have the prompt scored only."""
+    deliver: Callable[[Piece], None]
+    stops: Sequence[str] = ()
+    likeliest: int | None = None
+    """Alternatives to be reported with each token; None: not even its own log-probability."""
+    score_prompt: bool = False
+    deadline: float = float("inf")
+    """When it fails, by `time.monotonic`."""
+    cancelled: bool = False
+    """Nobody wants the replies any more."""
+    scores: list[Scored] = field(default_factory=list)
+    """Those of the prompt as far as it is read, with `score_prompt`."""
+
+
+@dataclass(eq=False)
+class ReplyRow(Row):
+    """A reply that is being written. `</s>` is among its tokens."""
+
+    job: Job = field(kw_only=True)
+    choice: int = field(kw_only=True)
+    text: ReplyText = field(kw_only=True)
+    """Pushed only to find stop strings."""
+    seen: int = 0
+    """Tokens examined so far; the reply may end before the last one."""
+    sent: int = 0
+    """How many are in pieces that were delivered."""
+    new_scored: list[Scored] = field(default_factory=list)
 
 
 class Batch:

@@ -22,7 +22,6 @@ from nanoeuler.errors import UserError
 
 if TYPE_CHECKING:  # nothing is imported here that starts threads, which a fork would lose
     from nanoeuler.model.config import ModelConfig
-    from nanoeuler.serving.jobs import Piece
     from nanoeuler.tokenizer import Tokenizer
 
 DRAINING = (signal.SIGINT, signal.SIGTERM)
@@ -42,6 +41,31 @@ class ServedModel(NamedTuple):
     """Most replies that are written at a time."""
     context: int
     """Most tokens of a prompt and its reply together."""
+
+
+class Scored(NamedTuple):
+    """A token with its log-probability, and the likeliest tokens at its place with theirs.
+
+    None for the first token of a text, which nothing predicts.
+    """
+
+    token: int
+    logprob: float | None
+    likeliest: list[tuple[int, float]]
+
+
+class Piece(NamedTuple):
+    """Tokens that one or more steps add to a reply."""
+
+    choice: int
+    """Which of the job's replies; −1 for a failure of them all."""
+    ids: list[int]
+    scored: list[Scored]
+    """With log-probabilities: `ids`, and in the first piece the prompt before them if it was
+    scored."""
+    finish: str | None = None
+    """Why the reply ends here: stop (`</s>` or a stop string) or length; else the API's error
+    type, of a reply that failed."""
 
 
 class Submit(NamedTuple):
@@ -66,7 +90,7 @@ class More(NamedTuple):
 class Update(NamedTuple):
     """Parts of replies since the last update."""
 
-    pieces: "list[tuple[int, Piece]]"
+    pieces: list[tuple[int, Piece]]
     """By the number of their job."""
     asks: bool
     """Whether `More` shall follow before further parts; ends of replies come at once."""
@@ -87,9 +111,10 @@ class Busy(Exception):
 
 
 class EngineProcess:
-    """The process that decodes, for the one that speaks HTTP. `load`: see `engine.decode`."""
+    """The process that decodes, for the one that speaks HTTP."""
 
-    def __init__(self, longest_queue: int, *load: Any):
+    def __init__(self, decode: Callable[..., None], longest_queue: int, *load: Any):
+        """`decode` gets there its end of the channel, the messages that arrive, and `load`."""
         self.longest_queue = longest_queue
         self.receivers: dict[int, Callable[[Piece], None]] = {}
         self.models: dict[str, ServedModel] = {}
@@ -100,7 +125,7 @@ class EngineProcess:
         self.ended = False
         context = multiprocessing.get_context("fork")
         self.channel, theirs = context.Pipe()
-        self.process = context.Process(target=run_child, args=(self.channel, theirs, *load))
+        self.process = context.Process(target=run_child, args=(decode, self.channel, theirs, *load))
         signal.pthread_sigmask(signal.SIG_BLOCK, DRAINING)
         self.process.start()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, DRAINING)
@@ -138,7 +163,7 @@ class EngineProcess:
         loop.add_reader(self.channel.fileno(), self.receive)
 
     def submit(
-        self, model: str, jobs: Sequence[tuple[Callable[["Piece"], None], dict[str, Any]]]
+        self, model: str, jobs: Sequence[tuple[Callable[[Piece], None], dict[str, Any]]]
     ) -> list[int]:
         """Let jobs wait for rows, each given as (what gets its pieces, fields of `Job`).
 
@@ -204,17 +229,15 @@ class EngineProcess:
         """Fail what is being written, as nothing follows."""
         self.loop.remove_reader(self.channel.fileno())
         self.ended = True
-        from nanoeuler.serving.jobs import Piece
-
         for receive in list(self.receivers.values()):
             receive(Piece(-1, [], [], "server_error"))
         self.when_ended()
 
 
-def run_child(other: Connection, channel: Connection, *load: Any) -> None:
+def run_child(
+    decode: Callable[..., None], other: Connection, channel: Connection, *load: Any
+) -> None:
     """Decode until HTTP's process ends."""
-    from nanoeuler.serving.engine import decode  # here, as it starts threads
-
     other.close()
     inbox: SimpleQueue[Submit | Cancel | More] = SimpleQueue()
     threading.Thread(target=listen, args=(channel, inbox), daemon=True).start()

@@ -19,10 +19,9 @@ from nanoeuler.errors import UserError
 from nanoeuler.inference import api
 from nanoeuler.inference.api import LanguageModel
 from nanoeuler.model.files import find_model
-from nanoeuler.serving.batch import Batch
-from nanoeuler.serving.channel import Cancel, More, ServedModel, Submit, Update
+from nanoeuler.serving.batch import Batch, Job
+from nanoeuler.serving.channel import Cancel, More, Piece, ServedModel, Submit, Update
 from nanoeuler.serving.fitting import Room, cache_memory, fit
-from nanoeuler.serving.jobs import Job, Piece
 from nanoeuler.storage.files import explain_os_errors
 
 PAUSE = 3

@@ -5,7 +5,7 @@ import time
 import numpy as np
 
 from nanoeuler.inference.sampling import GREEDY
-from nanoeuler.serving.jobs import Job
+from nanoeuler.serving.batch import Job
 from nanoeuler.serving.text import ReplyText
 from nanoeuler.tokenizer import Tokenizer
 
