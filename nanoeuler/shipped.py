@@ -1,4 +1,4 @@
-"""What comes with this package: the workflow, the configurations and a small model.
+"""Files that come with this package: the workflow, the configurations and a small model.
 
 In a clone they lie beside the package, and in a wheel inside it. So `config/small.yaml` and
 `models/stories` mean the same wherever nanoeuler runs, unless a file of that name is there.
@@ -11,7 +11,7 @@ from typing import Any
 from nanoeuler.errors import UserError
 
 WITHIN = Path(__file__).parent / "share"
-"""Where the wheel has them (pyproject.toml)."""
+"""Their folder in the wheel (pyproject.toml)."""
 HOME = WITHIN if WITHIN.is_dir() else Path(__file__).parents[1]
 
 

@@ -20,7 +20,7 @@ NOTHING = bytes(16)
 
 
 class Allocator(Protocol):
-    """Where an arena's memory comes from."""
+    """Allocates an arena's memory."""
 
     def zeros(self, shape: tuple[int, ...], dtype: Any = None) -> Array: ...
 

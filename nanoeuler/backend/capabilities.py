@@ -1,4 +1,4 @@
-"""What some engines have beside the ops of every engine: layers at once, and a choice of tokens.
+"""Ops that only some engines have: whole layers, and the sampling of tokens.
 
 An engine derives from the class of what it has, and `isinstance` asks for it.
 """
@@ -126,8 +126,8 @@ class ChoosingBackend(Backend):
         draws_B: Array,
         last_BD: Array,
     ) -> None:
-        """Of the tokens chosen behind a token and its drafts, keep those behind right drafts.
+        """Verify drafts: accept the longest correct prefix and the token after it.
 
-        The others become `NOT_KEPT`. `tokens` is the last one kept of each row, `last` the residual
-        stream that it was chosen from; lengths and draws count those that were kept.
+        Tokens behind it become `NOT_KEPT`. `tokens` is the last one kept of each row, `last` the
+        residual stream that it was chosen from; lengths and draws count those that were kept.
         """

@@ -104,7 +104,7 @@ class Backend(ABC):
     """Elements of the largest buffer of logits: the heads take the tokens in parts beyond it."""
 
     scored_logits_at_once = 1 << 22
-    """The same where a text is scored: 16 MB in float32, which stay in a processor's cache."""
+    """Logit-buffer limit for scoring a text: 16 MB in float32, which fit a processor's cache."""
 
     least_logit_tokens = 1
     """Fewest tokens of such a part, even where they take more."""
@@ -117,8 +117,9 @@ class Backend(ABC):
     each of so many the bits that it has alone."""
 
     draft_cost = 0.2
-    """What each draft adds to the cost of a decoded token, as a share of it: measured once, by
-    `benchmarks/speculation.py`. It decides how many drafts a pass takes."""
+    """Cost of each draft as a share of a decoded token's, measured by `benchmarks/speculation.py`.
+    It decides how many drafts a pass takes.
+    """
 
     def slices(self, elements: int) -> tuple[int, int]:
         """Tokens that a replica computes at once, and the number of replicas that share a step.
@@ -212,9 +213,8 @@ class Backend(ABC):
 
     @property
     def scales(self) -> dict[str, list[float]]:
-        """What training has learned about the size of numbers, by name; a checkpoint keeps it.
-
-        Only of number formats that need it, and empty for a new training.
+        """fp8 scales by tensor name, saved in checkpoints; empty for a new training and for other
+        formats.
         """
         return {}
 
@@ -224,7 +224,7 @@ class Backend(ABC):
 
     @property
     def noted(self) -> Array | None:
-        """What `scales` will learn from this step: integers, of which ranks take the largest."""
+        """Magnitudes of this step as integers, of which ranks take the largest."""
         return None
 
     @property
@@ -502,7 +502,7 @@ class Backend(ABC):
         return self.constant("ones", np.ones(size)) if weight_E is None else weight_E
 
     def unused_gradient(self, size: int) -> Array:
-        """Where the gradient of a norm's weight goes that is no parameter."""
+        """Scratch for the gradient of a norm without weight."""
         return self.constant("unused gradient", np.zeros(size))
 
     def constant(self, purpose: str, values: np.ndarray) -> Array:

@@ -51,7 +51,7 @@ class HostRing:
         return self.runs - self.taken
 
     def take(self) -> np.ndarray:
-        """What the oldest of them wrote, once it has."""
+        """The oldest pending result, once it is written."""
         self.taken += 1
         return self.content((self.taken - 1) % self.slots)
 

@@ -33,7 +33,7 @@ class RmsNorm(NamedTuple):
 
 
 class LayerNorm(NamedTuple):
-    """The same with LayerNorm. The backward pass takes the mean of x again."""
+    """A LayerNorm at one point of the residual stream; its backward pass recomputes the mean."""
 
     x_ND: Array
     weight_D: Array

@@ -475,7 +475,7 @@ class ReferenceBackend(Backend):
 
     @staticmethod
     def repeated(text_N: Array, count: int) -> Array:
-        """What followed the last three tokens, else the last two, where they last stood before.
+        """Tokens that followed the last occurrence of the last three tokens, else of the last two.
 
         `count` tokens; where the text ends before, it goes on from that place. None if they never
         did.

@@ -86,7 +86,7 @@ def commands(
 
 
 def words_of(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """What may follow a command: its subcommands, known arguments and options."""
+    """Completions of a command: its subcommands, known arguments and options."""
     for action in parser._actions:
         if action.option_strings:
             yield from action.option_strings

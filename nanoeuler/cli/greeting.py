@@ -1,4 +1,4 @@
-"""What `nanoeuler` alone says: how far the runs of this folder are, and what to do next."""
+"""`nanoeuler` without arguments: how far the runs of this folder are, and what to do next."""
 
 import shutil
 import sys

@@ -121,7 +121,7 @@ def describe_model(
 
 
 def print_model(config: "ModelConfig", described: dict[str, Any]) -> None:
-    """What `describe_model` says, for people."""
+    """`describe_model` as text for people."""
     print_section("model", shape_lines(config))
     counts = described["parameters"]
     lines = [

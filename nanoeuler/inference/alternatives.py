@@ -1,4 +1,4 @@
-"""What a model might have written instead: the likeliest tokens at each place of its reply."""
+"""The likeliest tokens at each position of a reply."""
 
 import unicodedata
 from collections.abc import Sequence

@@ -86,7 +86,7 @@ class LanguageModel:
 
     @property
     def facts(self) -> str:
-        """What it is, in a few words."""
+        """A description in a few words."""
         template = f"template {self.template}" if self.template else "no template"
         return (
             f"{parameter_count(self.config):,} parameters, stage {self.stage}, {template}, "

@@ -83,7 +83,7 @@ class Conversation:
         self.position += len(reply.ids)
 
     def last_choices(self) -> list[Choice]:
-        """What else each token of the last reply might have been, its end too."""
+        """Alternatives of each token of the last reply, its end too."""
         if not self.turns:
             return []
         last = self.turns[-1]

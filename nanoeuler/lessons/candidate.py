@@ -57,7 +57,7 @@ class Candidate:
         return type("CandidateBackend", (base,), members)
 
     def ops(self, trial: Trial) -> Any:
-        """What has the functions of an op: an engine in float64, or a namespace."""
+        """An implementation of an op: an engine in float64, or a namespace."""
         if trial.owner:
             return self.engine(getattr(trial.module, trial.owner))(np.float64)
         return SimpleNamespace(**self.functions)

@@ -1,4 +1,4 @@
-"""What a learner has to write: the functions of an op, without what they compute."""
+"""The functions of an op as a learner gets them: signatures and formulas without bodies."""
 
 import ast
 import inspect

@@ -1,4 +1,4 @@
-"""What each op is tried on: calls with small inputs of odd shapes.
+"""Trials of each op: calls with small inputs of odd shapes.
 
 A call of a backward pass gets what the specification's forward pass saved, so that each function is
 judged by itself. Arrays that a call has to write hold other numbers beforehand, as memory does.
@@ -86,7 +86,7 @@ class Trial:
     owner: str | None = "ReferenceBackend"  # the class that has the functions; None: the module
 
     def of(self, module: ModuleType) -> Any:
-        """What has the functions: an engine in float64, or a module."""
+        """An implementation: an engine in float64, or a module."""
         return getattr(module, self.owner)(np.float64) if self.owner else module
 
     def parameters(self, function: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""What is wrong with a learner's op: which array, where, by how much, and probably why."""
+"""The verdict on a learner's op: which array is wrong, where, by how much, and probably why."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -14,8 +14,9 @@ from nanoeuler.model.checks import op_gradients
 from nanoeuler.model.checks.comparison import Comparison
 
 LIMIT = 1e-6
-"""Of a difference, relative to the array's largest number: rounding in float64, or of a float32
-constant, stays below, and every mistake of the bank is above."""
+"""Largest difference allowed, relative to the array's largest number: rounding in float64, or of a
+float32 constant, stays below, and every mistake of the bank is above.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +150,7 @@ def axes(name: str, count: int) -> list[str]:
 
 
 def familiar(result: Result, trial: Trial, results: list[Result]) -> str | None:
-    """What an array is instead, if that is one of the mistakes that are made in any op."""
+    """A common mistake of any op that explains an array, such as a factor or a sign."""
     name, found, expected = result.name, result.found, result.right
     if found is None or found.shape != expected.shape or found.dtype.kind not in "biuf":
         return None
@@ -202,7 +203,7 @@ def check_gradient(op: str, ops: Any) -> list[Comparison]:
 
 
 def remark(op: str, candidate: Candidate, results: list[Result]) -> str | None:
-    """What finite differences say about a candidate that is wrong, if that tells a learner more."""
+    """Finite differences of a wrong candidate, where they tell a learner more."""
     wrong = {result.call.function for result in results if result.fault}
     if len(wrong) < 2 and wrong != {"rope"}:
         return None

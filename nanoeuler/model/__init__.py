@@ -1,1 +1,1 @@
-"""What is computed: the transformer, its blocks, its tensors, its gradient checks, its files."""
+"""The mathematics: the transformer, its blocks, tensors, gradient checks, and files."""

@@ -171,8 +171,8 @@ class KeptBuffers:
         return kept[training][1]
 
     def stream(self, batch: int, length: int) -> PassBuffers:
-        """Of a pass without training the residual stream alone, in front of the first block and
-        behind the last: for an engine's op that computes all blocks.
+        """The residual stream of a pass without training, before the first block and after the
+        last, for an engine's op that computes all blocks.
 
         All such passes share its memory.
         """

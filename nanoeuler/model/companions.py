@@ -67,7 +67,7 @@ def write_companions(
 
 
 def tokenizer_config(model: "SavedModel", vocabulary: Vocabulary) -> dict[str, Any]:
-    """What transformers needs to know beside tokenizer.json, and the chat template."""
+    """transformers' tokenizer_config.json, and the chat template."""
     end = vocabulary.end_literal
     values = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -94,7 +94,7 @@ def generation_config(model: "SavedModel", vocabulary: Vocabulary) -> dict[str, 
 
 
 def front_matter(model: "SavedModel") -> dict[str, Any]:
-    """What hubs read; the only licence is the one that the data forces."""
+    """Front matter for hubs; the only licence is the one that the data forces."""
     licence = forced_licence(learned_from(model).values())
     return {
         "library_name": "transformers",

@@ -8,7 +8,7 @@ from nanoeuler.model.config import ModelConfig
 
 
 class Family(Protocol):
-    """What the module of a family has."""
+    """The interface of a family's module."""
 
     EMBEDDING: str
     """Name of the embedding, which is the first head too where they are tied."""

@@ -51,7 +51,7 @@ class SavedModel:
 
 
 def previous(folder: Path) -> Path:
-    """Where a model is kept while its stage makes the next one: see `keep_model`."""
+    """Folder of a model while its stage makes the next one: see `keep_model`."""
     whole = Path(os.path.abspath(folder))  # "." has no name
     return whole.parent / f"{whole.name}.previous"
 

@@ -1,4 +1,4 @@
-"""What the licences of the data say of a model that learned from it."""
+"""The licence of a model, from those of the data that it learned from."""
 
 import re
 from collections.abc import Iterable

@@ -25,7 +25,7 @@ from nanoeuler.model.flat import FlatBuffer, NamedArrays, model_weights
 from nanoeuler.model.heads import Heads
 
 FIRST_POSITIONS = 4096
-"""Of the first rotary table, if the context has as many."""
+"""Positions of the first rotary table, if the context has as many."""
 
 
 @dataclass
@@ -124,7 +124,7 @@ class Transformer:
         return buffers
 
     def rows(self, batch: Batch, buffers: PassBuffers) -> Rows:
-        """Where the tokens of `batch` stand."""
+        """Positions and document starts of the tokens of `batch`."""
         self.need_positions(buffers.length)
         positions = batch.positions.reshape(-1)
         return Rows(positions, batch.starts, buffers.no_offset, self.rope_table)

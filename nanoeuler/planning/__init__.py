@@ -1,1 +1,1 @@
-"""What a run will cost in time, disk and memory, and configurations made to fit one's own text."""
+"""Time, disk and memory of a run before it starts, and configurations that fit one's own text."""

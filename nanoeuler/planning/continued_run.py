@@ -29,7 +29,7 @@ from nanoeuler.tokenizer.shards import TokenStore
 LEAST_BYTES = 5_000
 """Some three pages: enough for a row, and for a held-out stretch that tells better from worse."""
 EPOCHS = 3
-"""Of more, a text of 40 kB is learned by heart; of less, one in another style is learned less."""
+"""More epochs memorise a text of 40 kB; fewer teach less of one in another style."""
 LEARNING_RATE, OF_WIDTH = 3e-4, 256
 """AdamW's peak, for models of at most this width; wider ones take less, in inverse proportion."""
 WEIGHT_DECAY = 0.1

@@ -33,7 +33,7 @@ PAIRS_BYTES = 20_000_000
 SAMPLE_WRAPPING, SAMPLE_PARAGRAPH, SAMPLE_PAGE = 2_100, 197, 332
 """Bytes of the invented text: around that of each book, of a paragraph of one, of a page."""
 SAMPLE_BYTES_PER_TOKEN = 1.17
-"""Of invented text, whose sentences resemble each other, in place of one byte of English."""
+"""Bytes a token of invented text, for each that English has: its sentences resemble each other."""
 SAMPLE_RECORDS, SAMPLE_RECORD = 10, 250
 """Invented records about a person, and bytes of each: the template counts for 200."""
 TOKENIZER_ENTRY_BYTES = 37

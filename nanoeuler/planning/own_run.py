@@ -50,12 +50,13 @@ LEAST_BYTES = 20_000
 HELD_OUT_BYTES = 50_000
 """Enough to compare two models to 0.02 bits per byte."""
 EPOCHS = 8
-"""Of more, a model of `PARAMETERS_PER_TOKEN` learns the text by heart: held-out loss rises."""
+"""Most epochs; more overfit a model of `PARAMETERS_PER_TOKEN`."""
 TOKENS_PER_PARAMETER = 8
 PARAMETERS_PER_TOKEN = 5
 WEIGHT_DECAY, LEAST_DECAY, MOST_DECAY = 0.07, 0.1, 0.6
-"""Of each reading of the text, and its limits. More decay lets a text be read more often before it
-is learned by heart (Kim et al. 2025, Pre-training under infinite compute)."""
+"""Weight decay for each epoch, and its limits. More decay lets a text be read more often before it
+is memorised (Kim et al. 2025, Pre-training under infinite compute).
+"""
 MUON = {
     "optimizer": "muon",
     "muon_momentum": 0.95,
@@ -65,7 +66,7 @@ MUON = {
     "decay_share": 1.0,  # linearly to zero
     "minimum_learning_rate_share": 0.0,
 }
-"""What docs/own-text.md has measured beside AdamW."""
+"""Muon's settings, measured beside AdamW in docs/own-text.md."""
 UPDATES = 1000
 """Steps of a run at least, as far as the smallest batch allows."""
 SMALLEST_BATCH, LARGEST_BATCH = 2_048, 262_144  # tokens
@@ -123,7 +124,7 @@ SIZES = (
 
 @dataclass(frozen=True)
 class Text:
-    """What is known of one's own text: its size, and the first words of a few sentences."""
+    """Size of one's own text, and the first words of a few sentences."""
 
     bytes: int
     tokens: int  # for training
@@ -271,7 +272,7 @@ def choose(text: Text, minutes: float, speed_of: Callable[[ModelConfig], Speed])
 
 
 def seconds_of_training(minutes: float) -> float:
-    """What the other stages leave of a run's minutes."""
+    """Minutes that the other stages leave for training."""
     return max(60 * minutes - FIXED_SECONDS, 30 * minutes)
 
 

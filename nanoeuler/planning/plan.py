@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 Config = Mapping[str, Any]
 
 PLAYABLE_BYTES = 2
-"""Of a parameter of a small model, which lies in the report."""
+"""Bytes in the report for each parameter of a small model."""
 IMPORTS_BYTES = 170_000_000
 """Memory of a training process beside its arrays."""
 RUN_FILES, STAGE_FILES = 370_000, 90_000

@@ -35,7 +35,7 @@ TASK_ITEMS, ITEM_TOKENS = 3000, 300
 
 
 class Work(NamedTuple):
-    """What a job has to do: as much as training on so many tokens takes, and a time beside it."""
+    """Work of a job: tokens of training that take as long, and seconds beside them."""
 
     tokens: float
     seconds: float

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 PROBE_FLOPS = 4e11
 """Work of a timed step: seconds on a CPU."""
 DEVICE_PROBE_FLOPS = 2e14
-"""The same on a GPU: half a second of an H200, and seconds of smaller ones."""
+"""Work of a timed step on a GPU: half a second of an H200, and seconds of smaller ones."""
 DEVICE_FIRST_STEPS = 3
-"""Of which fp8 learns its scales in the first; then one more lays out buffers, one is recorded."""
+"""Warm-up steps: learn fp8 scales, allocate, record."""
 DEVICE_START = 2.0
 """Seconds that a GPU takes before the steps of a stage are recorded: machine code is loaded, and
 all runs once as it is written."""
@@ -104,7 +104,7 @@ def probe_tuning(
 
 
 def form_of_steps(settings: Training) -> tuple:
-    """What the speed of a GPU depends on."""
+    """Everything that the speed of a GPU depends on."""
     formats = settings.precision, settings.residual_precision, settings.recompute
     return *formats, settings.batch_tokens
 

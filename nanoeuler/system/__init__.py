@@ -1,1 +1,1 @@
-"""What the machine offers: cores, memory, processes, compiled code, versions."""
+"""The machine: cores, memory, processes, compiled code, versions."""

@@ -15,7 +15,7 @@ UPDATES = 200
 """Updates that a stage should have at least."""
 LARGEST_BATCH, SMALLEST_BATCH = 16_384, 2_048  # tokens
 EPOCHS_OF_RECORDS, EPOCHS_OF_PAIRS = (3, 10), (1, 3)
-"""Where there are plenty, and the most where there are few."""
+"""Epochs of plenty of data, and the most epochs of little."""
 WARMUP_SHARE, LONGEST_WARMUP = 0.1, 100  # steps
 MEASUREMENTS, LONGEST_INTERVAL = 10, 100  # steps
 

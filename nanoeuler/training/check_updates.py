@@ -24,7 +24,7 @@ from nanoeuler.training.state import TrainingState
 RATES = 0.1, 0.05, 0.1
 """The learning rates of the updates. One from zero moments shows neither momentum nor its decay."""
 NORMS = 3.0, 0.5, 2.0
-"""Of their gradients, in units of the norm to clip at: one is not clipped."""
+"""Norms of their gradients in units of the clipping norm: one is not clipped."""
 MODERATE_NORM = 1e3
 """Where nothing is clipped below it, gradients are about this long."""
 SMALL_ELEMENTS = 1e-15, 1e-3

@@ -243,7 +243,7 @@ def kept_reference(path: Path) -> dict[str, np.ndarray] | None:
 
 
 def computed_by(backend: "Backend") -> dict[str, Any]:
-    """What the last bits of log-probabilities depend on, besides model and pairs."""
+    """Everything besides model and pairs that the last bits of log-probabilities depend on."""
     names = ("engine", "device", "precision")
     found = {name: backend.environment().get(name) for name in names}
     return found | {"residual": backend.residual.name, "revision": STAGES["dpo"].revision}

@@ -13,13 +13,13 @@ NOTICEABLE = 0.01
 
 @dataclass
 class Measurements:
-    """What is known of the measurements so far."""
+    """State of the measurements so far."""
 
     best_step: int | None = None
     best_score: float = math.inf
     """Lower is better."""
     best_parameters: np.ndarray | None = None
-    """Of the best model, flat, while they are not on disk."""
+    """Parameters of the best model, flat, until they are on disk."""
     last: int | None = None
     """The step of the last one."""
     last_score: float = field(default=math.nan, compare=False)
@@ -37,7 +37,7 @@ class Measurements:
 
     @property
     def saved(self) -> dict[str, Any]:
-        """What a checkpoint notes of them."""
+        """The state as a checkpoint keeps it."""
         best = {"step": self.best_step, "score": self.best_score}
         return {
             "best": None if self.best_step is None else best,

@@ -32,7 +32,7 @@ def rows_that_fit(job: Job) -> int:
 def fitting_rows(
     model: ModelConfig, engine: "Backend", length: int, rows: int, *, recompute: bool = False
 ) -> int:
-    """Of `rows` with `length` tokens each, how many to compute at once: those that memory holds.
+    """Rows of a micro-batch: as many of `rows` with `length` tokens each as memory holds.
 
     On a GPU they may take all that the training state leaves. On a CPU they may take an eighth of
     the memory, and no more tokens than suit the engine. The number depends on the size of the

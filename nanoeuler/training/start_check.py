@@ -30,7 +30,7 @@ from nanoeuler.training.optimizer.optimizer import OptimizerSettings
 
 @dataclass(frozen=True)
 class Form:
-    """What is checked: a model of this configuration, trained on this engine."""
+    """Subject of the check: a model of this configuration, trained on this engine."""
 
     engine: Backend
     config: ModelConfig
@@ -152,7 +152,7 @@ def wrong_op(form: Form) -> Comparison | None:
 
 
 def read_kept(form: Form) -> dict[str, Any] | None:
-    """What an earlier process found, if nothing was wrong."""
+    """The result of an earlier process, if nothing was wrong."""
     try:
         kept = json.loads(read_text(kept_path(form)))
         return kept if kept["engine"]["passed"] is True and kept["gradients"] >= 0 else None

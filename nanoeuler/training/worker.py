@@ -1,4 +1,4 @@
-"""What every rank of a training stage does: it holds the state of training.
+"""The worker of each rank of a training stage, which holds the state of training.
 
 Rank 0 has a `Trainer` that calls these methods. Each call is first told to the other ranks, which
 make the same one.

@@ -1,1 +1,1 @@
-"""What the Snakefile calls: a workflow's start and end, its lock, and its machine or cluster."""
+"""Python of the Snakefile: a workflow's start and end, its lock, and its machine or cluster."""

@@ -1,4 +1,4 @@
-"""What a Slurm cluster has, as its own commands say, and whether the jobs of a run fit there."""
+"""Partitions and nodes of a Slurm cluster, and whether the jobs of a run fit there."""
 
 import getpass
 import re

@@ -148,7 +148,7 @@ def cluster_resources(
 
 
 def srun(resources: Any, on_cluster: bool) -> str:
-    """What stands before the command of a job: nothing, or what starts it as several tasks."""
+    """Prefix of a job's command: empty, or `srun` for several tasks."""
     if not (on_cluster and resources.get("mpi")):
         return ""
     return (

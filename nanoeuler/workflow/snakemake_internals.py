@@ -17,7 +17,7 @@ from typing import Any, Protocol
 TRIED = {"snakemake": ("9.27.1",), "snakemake-executor-plugin-slurm": ("2.8.0",)}
 """Versions with which the tests of tests/workflow have passed."""
 FOLDER = Path(".snakemake")
-"""What Snakemake keeps in the folder where it runs."""
+"""Snakemake's own folder of state."""
 LOCKS = "locks/*.lock"
 """Lock files in that folder."""
 DEFAULT_RATE = 100, 1
@@ -68,12 +68,12 @@ class RunningSnakemake:
 
     @property
     def config_overrides(self) -> Mapping[str, Any]:
-        """What `--config` says."""
+        """Settings of `--config`."""
         return self.workflow.config_settings.config
 
     @property
     def limits(self) -> Mapping[str, Any]:
-        """What all jobs together may take of each resource, as far as it is known."""
+        """Known limits of each resource for all jobs together."""
         return self.workflow.global_resources
 
     def set_limit(self, resource: str, limit: int) -> None:

@@ -45,7 +45,7 @@ THREADS = (
 ROW_MAJOR, PLAIN, TRANSPOSED = 101, 111, 112
 MKL_THREADING_SEQUENTIAL = 1
 MKL_CBWR_AUTO = 2
-"""The same bits on every run, wherever the matrices lie in memory, by the fastest kernels."""
+"""MKL's mode: the same bits on every run, wherever the matrices lie, by the fastest kernels."""
 
 UNPACKED_CORES = (b"SkylakeX", b"Cooperlake", b"SapphireRapids")
 """OpenBLAS's names of processors for which it has kernels that read small matrices as they are;

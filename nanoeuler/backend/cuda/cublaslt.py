@@ -127,8 +127,7 @@ class Prepared(NamedTuple):
 
 
 class Biased(NamedTuple):
-    """What follows a product out = x Wᵀ: out += bias, or in front of a GELU: up = out + bias,
-    out = gelu(up)."""
+    """Epilogue of a product out = x Wᵀ: out += bias, or up = out + bias and out = gelu(up)."""
 
     bias: Array  # of the type of out, one element for each of its columns
     up: Array | None  # of the shape of out, contiguous
@@ -373,7 +372,7 @@ class CublasLt:
             self.describe(description, attribute, ctypes.c_void_p(address))
 
     def describe_biased(self, description: ctypes.c_void_p, biased: Biased) -> None:
-        """Where the bias is, and where what GELU is taken of goes."""
+        """Set the epilogue, the address of the bias, and that of GELU's input."""
         epilogue = ADD_BIAS if biased.up is None else ADD_BIAS_GELU
         self.describe(description, EPILOGUE, ctypes.c_int(epilogue))
         self.describe(description, BIAS, ctypes.c_void_p(biased.bias.data.ptr))

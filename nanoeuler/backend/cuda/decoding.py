@@ -77,7 +77,7 @@ class LayerStep:
     x_BD: Array
     lengths: Array  # of the sequences
     query: Array | None = None
-    """Of rows whose queries are known, and whose keys and values are in their slots."""
+    """Queries computed before, of rows whose keys and values are in the cache."""
 
     @property
     def rows(self) -> int:
@@ -132,7 +132,7 @@ class DecodingOps(FusingBackend):
             compute(layer)
 
     def end_prompts(self, step: DecodeStep, query_BHE: Array) -> None:
-        """What the last layer does for the last token of each sequence, behind its products."""
+        """Finish the last layer for the last token of each sequence, after q, k and v."""
         layer = layer_of(step, len(step.forms) // 2 - 1)
         if layer.sizes.qk_norm:  # heads are normed
             layer.sizes = replace(layer.sizes, qk_norm=False)
@@ -356,7 +356,7 @@ def bucket(rows: int) -> int:
 
 
 def many_bucket(rows: int) -> int:
-    """The same for the kernels of many_rows.cuh."""
+    """Rows that a kernel of many_rows.cuh for `rows` of them is compiled for."""
     return max(8, bucket(rows))
 
 

@@ -168,7 +168,7 @@ class ManyRowsAttention:
 
     @property
     def warps(self) -> int:
-        """Of a block: few where there are as many blocks as heads, but enough for its new keys."""
+        """Warps of a block: few for as many blocks as heads, but enough for its new keys."""
         return 8 if self.heads_together > 1 or self.head_size > 64 else 4
 
     @property
@@ -322,7 +322,7 @@ class PromptProduct:
 
     @property
     def shared_bytes(self) -> int:
-        """Of a block: boxes of both factors, and two barriers for each stage."""
+        """Shared memory of a block: boxes of both factors, and two barriers for each stage."""
         boxes = self.groups + self.columns // PROMPT_BOX
         return self.stages * (boxes * PROMPT_BOX * PROMPT_BOX * 2 + 16)
 

@@ -166,7 +166,7 @@ class CudaBackend(DecodingOps, ChoosingOps, BiasedOps, LossOps, OptimizerOps):
         return 1 << 60, 1
 
     def activation_budget(self, state_bytes: int) -> int:
-        """What the state leaves of nine tenths of the device's memory, less 1 GiB for the rest."""
+        """Nine tenths of the device's memory, less the training state and 1 GiB."""
         return max(0, int(0.9 * self.device.memory - state_bytes - 2**30))
 
     # ---- arrays

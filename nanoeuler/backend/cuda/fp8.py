@@ -148,7 +148,7 @@ class Fp8:
     def output(
         self, kind: str, array: Array, *, wide: bool = False, in_place: bool = False
     ) -> Quantized:
-        """Where a copy of `array`, which is about to be written, goes; `in_place` of it."""
+        """Destination of the e4m3 copy of `array`; with `in_place`, its own memory."""
         self.copies.pop(array.data.ptr, None)
         if len(array) < WORTH_QUANTIZING or not fits(array):
             return NOT_QUANTIZED
@@ -165,7 +165,7 @@ class Fp8:
     def turned_output(
         self, kind: str, array: Array, slot: Array | None = None, *, in_place: bool = False
     ) -> Quantized:
-        """Where a copy with the tokens last goes, with a slot of its own unless given."""
+        """Destination of a transposed copy (tokens last), with a slot of its own unless given."""
         slot = self.slot(kind) if slot is None else slot
         values = self.memory(kind, array, False, in_place).reshape(array.shape[::-1])
         copy = self.turned[array.data.ptr] = Quantized(values, slot)
@@ -235,9 +235,9 @@ class Fp8:
 
     @property
     def state(self) -> dict[str, list[float]]:
-        """Of each slot scale, largest magnitude, saturated steps, and its history.
+        """Scale, largest magnitude, saturated steps and history of each slot by name.
 
-        Set, all others are as before the first step. With an empty state the next step is that.
+        Setting it resets slots that it lacks; an empty state makes the next step the first.
         """
         slots, history = self.to_host(self.slots), self.to_host(self.history)
         counts = slots.view(np.uint32)[:, 3]

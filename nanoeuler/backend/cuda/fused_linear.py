@@ -243,8 +243,9 @@ def tensor_map(matrix: Array, box_rows: int, *, stored: bool = False) -> bytes:
 
 
 def tensor_maps(matrices: Sequence[Array], box_rows: int) -> list[bytes]:
-    """The same of several matrices of one shape, kept together: to look up each takes as long as
-    what is then done with it."""
+    """Tensor maps of several matrices of one shape, cached together, as a look-up of each costs as
+    much as its use.
+    """
     like, pointers = matrices[0], tuple(matrix.data.ptr for matrix in matrices)
     return encoded_maps(pointers, *like.shape, like.strides[0], like.itemsize, box_rows)
 

@@ -53,7 +53,7 @@ class LossOps(QuantizedOps):
         self.launch(source, kernel, R, loss_threads(V), logits_RV, stride, *arrays)
 
     def launch_gradient(self, kernel: str, logits_RV: Array, *arrays: Array) -> None:
-        """The same for kernels that turn logits into their gradient."""
+        """Launch a kernel that overwrites logits with their gradient."""
         (R, V), stride = logits_RV.shape, row_stride(logits_RV)
         whole = cupy.ndarray((R, int(stride)), logits_RV.dtype, logits_RV.data)  # with padding
         copy = self.copy_of("dlogits", whole, wide=True)

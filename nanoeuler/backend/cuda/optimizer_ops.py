@@ -141,8 +141,8 @@ class OptimizerOps(Backend):
         return partial
 
     def rates(self, runs: tuple[ParameterRun, ...], size: int) -> Array:
-        """Of each block of `RATE_BLOCK` elements, what the learning rate and its product with the
-        weight decay are multiplied by: see adamw.cu.
+        """Factors of the learning rate and of its product with the weight decay, for each block of
+        `RATE_BLOCK` elements: see adamw.cu.
 
         Unlike scratch memory this is kept: its content is made on the host, which a graph cannot
         repeat. There is one array for each layout of tensors, so one for a model.

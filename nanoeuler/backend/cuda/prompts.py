@@ -18,7 +18,7 @@ from nanoeuler.backend.records import Array, DecodeStep
 
 SCALING_WARPS = 8
 MOST_TOKENS = 2048
-"""Of all sequences: for more, cuBLASLt's larger tiles are as fast."""
+"""Most prompt tokens (of all sequences) for these kernels; beyond, cuBLASLt is as fast."""
 
 
 class Prompts:
@@ -171,7 +171,7 @@ class OnDemand(dict[str, PreparedLaunch]):
 
 
 def most_tokens(sizes: DecodingSizes) -> int:
-    """Of all sequences, that the kernels read of a model of these sizes; 0: none."""
+    """Most prompt tokens (of all sequences) that the kernels take for these sizes; 0: none."""
     whole = all(size % PROMPT_BOX == 0 for size in (sizes.dim, sizes.ffn, sizes.head_size))
     return MOST_TOKENS if whole and not sizes.gpt2 else 0
 

@@ -1,4 +1,4 @@
-"""Where the ops of a training step in fp8 write copies in e4m3, and the products that read them."""
+"""Destinations of the e4m3 copies in an fp8 step, and the products that read them."""
 
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -23,13 +23,13 @@ class QuantizedOps(Backend):
     def copy_of(
         self, kind: str, array: Array, *, wide: bool = False, in_place: bool = False
     ) -> Quantized:
-        """Where an op writes a copy in e4m3 of a result that a product will read."""
+        """Destination of the e4m3 copy of a result that a product will read."""
         if self.fp8 is None or not self.fp8.active:
             return NOT_QUANTIZED
         return self.fp8.output(kind, array, wide=wide, in_place=in_place)
 
     def copies_of_norm(self, out_ND: Array, weight_D: Array) -> tuple[Array | None, Quantized]:
-        """Where a norm's output goes, None where only its copy is read, and the copy."""
+        """Destination of a norm's output, None where only its copy is read, and the copy."""
         copy = self.copy_of("norm", out_ND)
         spared = self.fp8 and copy.values is not None and self.fp8.spares(weight_D)
         return None if spared else out_ND, copy
@@ -37,10 +37,10 @@ class QuantizedOps(Backend):
     def copies_of_dx(
         self, dx_ND: Array, out_ND: Array | None
     ) -> tuple[Array | None, tuple[Array | None, ...], int]:
-        """What a norm's backward pass writes beside dx, and its bytes of shared memory.
+        """Extra outputs of a norm's backward pass, and its bytes of shared memory.
 
-        First where its output goes again, None where only a copy is read or nothing. Then the copy
-        of dx, where a copy with the tokens last goes, and if that is the output's, its slot.
+        First the destination of its recomputed output, or None. Then the copy of dx, the
+        destination of a transposed copy, and if that is the output's, its slot.
         """
         turns = dx_ND.shape[1] % TURNED_MULTIPLE == 0
         copy = self.copy_of("dx", dx_ND) if turns else NOT_QUANTIZED
@@ -59,8 +59,8 @@ class QuantizedOps(Backend):
     def copies_of_mlp(
         self, kind: str, packed_NO: Array, out_NF: Array, dx_ND: Array, weight_DF: Array
     ) -> tuple[Factors | None, MlpCopies] | None:
-        """Of an MLP's backward pass, the factors of the product that begins it and its copies: of
-        the gradient of `packed`, of that with the tokens last, and of `out` with the tokens last.
+        """Operands of the first product of an MLP's backward pass, and destinations of its copies:
+        the gradient of `packed`, that transposed (tokens last), and `out` transposed.
 
         None where the pass is in bfloat16. Without factors it notes magnitudes alone.
         """

@@ -72,9 +72,9 @@ class DeviceFeed(Feed):
 
 
 class WaitingFeed(DeviceFeed):
-    """The same for large arrays, from pinned memory.
+    """A feed of large arrays, from pinned memory.
 
-    They wait beside their target, copied there while the stream may still read the last content.
+    They are staged beside their target while the stream may still read the last content.
     """
 
     def __init__(

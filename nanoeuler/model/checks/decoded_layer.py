@@ -64,7 +64,7 @@ MANY_ROWS = [
     *[(7, 300, 1), (16, 130, 1), (33, 200, 1), (64, 512, 1)],
     *[(1, 40, 8), (5, 130, 3), (16, 64, 4)],
 ]
-"""The same on a device; a GPU with clusters has kernels for 8, 16, 32 and 64 new tokens."""
+"""Rows, slots and new tokens on a device; a GPU with clusters has kernels for 8, 16, 32 and 64."""
 
 PROMPT_SHAPES = [
     LayerShape(768, 12, 4, 64, 2048),
@@ -73,7 +73,7 @@ PROMPT_SHAPES = [
     LayerShape(256, 4, 2, 128, 128, qk_norm="rms", step_size=1.5),
 ]
 PROMPTS = [(1, 40, 9), (1, 512, 512), (3, 150, 70), (2, 700, 300)]
-"""The same with more new tokens of each row than other kernels take."""
+"""Rows, slots and new tokens of prompts, with more tokens of a row than other kernels take."""
 
 COMPOSED_CACHES = [(1, 33), (3, 70), (9, 40)]
 """Rows and slots, for the composed op."""

@@ -1,4 +1,4 @@
-"""What the ranks of a training stage do together.
+"""Collective work of the ranks of a training stage.
 
 Rank 0 leads: it alone decides, writes files and talks to people. It tells the others which call
 comes next (`tell`), and they make the same call (`heed`). The arrays of a step go through
@@ -237,7 +237,7 @@ class HostGroup(Group):
 
 
 def within(part: slice, cuts: Sequence[int]) -> list[slice]:
-    """What each rank updates of a part of the flat buffers, which may be nothing."""
+    """The slice of `part` that each rank updates, possibly empty."""
     inside = [min(max(cut, part.start), part.stop) for cut in cuts]
     return [slice(start, stop) for start, stop in pairwise(inside)]
 

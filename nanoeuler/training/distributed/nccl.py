@@ -25,7 +25,7 @@ TYPES = {
 
 
 class NcclGroup(HostGroup):
-    """What the host has to say still goes through the connections of `group`."""
+    """Messages of the host still go through the connections of `group`."""
 
     def __init__(self, group: HostGroup, engine: CudaBackend):
         super().__init__(group.rank, group.size, group.peers)
@@ -108,7 +108,7 @@ class NcclGroup(HostGroup):
 
 
 def wait_for(first: cupy.cuda.Stream, then: cupy.cuda.Stream) -> None:
-    """What is put on a stream from now on begins when all that is on the other one has ended."""
+    """Later work on `then` starts after all work on `first`."""
     event = cupy.cuda.Event(disable_timing=True)
     first.record(event)
     then.wait_event(event)

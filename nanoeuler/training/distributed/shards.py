@@ -11,7 +11,7 @@ from nanoeuler.model.tensors import ALIGNMENT, Tensor
 
 
 def cuts(config: ModelConfig, ranks: int) -> list[int]:
-    """Where the parts of the ranks begin, and the end: `ranks` + 1 offsets, in elements.
+    """Offsets of the ranks' parts and the end: `ranks` + 1, in elements.
 
     The parts are about as long as each other. No matrix of a block is cut, since Muon needs it
     whole. Raises `UserError` where a rank would have none.

@@ -81,7 +81,7 @@ def parameter_runs(
 
 
 def cut(runs: Iterable[ParameterRun], part: slice) -> list[ParameterRun]:
-    """What of the runs lies in a part of the flat buffer, counted from where the part begins."""
+    """Clip runs to `part`; offsets become relative to its start."""
     found = []
     for run in runs:
         start, stop = max(run.part.start, part.start), min(run.part.stop, part.stop)
