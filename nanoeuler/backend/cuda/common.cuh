@@ -1,4 +1,4 @@
-// What every kernel of this folder uses: element types, 8-element accesses, and sums over a warp or
+// Shared by every kernel of this folder: element types, 8-element accesses, and sums over a warp or
 // a block in a fixed order.
 //
 // ACTIVATION is the type of what matrix products read and write, RESIDUAL that of the residual

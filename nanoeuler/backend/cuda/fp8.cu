@@ -1,4 +1,4 @@
-// What fp8 needs around a step: scales from the magnitudes of the steps before (delayed scaling:
+// fp8 around a step: scales from the magnitudes of the steps before (delayed scaling:
 // Micikevicius et al. 2022, section 3.2), and the weights in e4m3.
 //
 // measure    in: values (count) ACTIVATION      out: their largest magnitude, in slot

@@ -76,8 +76,8 @@ constexpr int BFLOAT16_PANELS = FP8 && IS_BACKWARD ? 0 : FP8 || KIND == ROTATED 
 constexpr int E4M3_PANELS = !FP8 || KIND == ROTATED                 ? 0
                             : KIND == GATED || KIND == GELU_BACKWARD ? 1
                                                                      : 2;
-constexpr int TURNED_PANELS = FP8 && IS_BACKWARD ? READ_PANELS + 1 : 0;  // of e4m3, columns first
-constexpr int TURNED = IS_GATED ? 2 * PANEL : PANEL;  // where two of them lie in a stage
+constexpr int TRANSPOSED_PANELS = FP8 && IS_BACKWARD ? READ_PANELS + 1 : 0;  // of e4m3
+constexpr int TRANSPOSED = IS_GATED ? 2 * PANEL : PANEL;  // where two of them lie in a stage
 
 static_assert(TILE_ROWS == 128 && TILE_COLUMNS == 256, "what wgmma is asked for");
 static_assert(DEPTH == (FP8 ? 128 : 64), "128 bytes of a row");
@@ -260,13 +260,13 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
                                 column + part * 64, target);
                         }
                     }
-                    if (TURNED_PANELS) {
+                    if (TRANSPOSED_PANELS) {
                         for (int i = 0; i < READ_PANELS; i++)
-                            store_box(maps.across, stage * STAGE + TURNED + i * QUANTIZED_PANEL,
+                            store_box(maps.across, stage * STAGE + TRANSPOSED + i * QUANTIZED_PANEL,
                                 row, column + part * 64 + i * up);
                         store_box(maps.out,
                             IS_GATED ? QUANTIZED + 2 * QUANTIZED_PANEL
-                                     : stage * STAGE + TURNED + QUANTIZED_PANEL,
+                                     : stage * STAGE + TRANSPOSED + QUANTIZED_PANEL,
                             row, column + part * 64);
                     }
                     asm volatile("cp.async.bulk.commit_group; cp.async.bulk.wait_group.read 0;" ::
@@ -372,7 +372,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
 #pragma unroll
             for (int part = 0; part < EPILOGUE_STAGES; part++) {
                 await(barrier(FULL, stage), lap & 1);
-                [[maybe_unused]] unsigned fours[2][4], turned[3][4];  // of e4m3, for each panel
+                [[maybe_unused]] unsigned fours[2][4], transposed[3][4];  // of e4m3, for each panel
                 unsigned gates[4][4], ups[4][4];
                 // all at once, so that no result waits for the next number to arrive
                 if constexpr (IS_BACKWARD) {
@@ -457,17 +457,17 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
                                 at + (quantized_chunk(own, lane / 16) ^ j / 4 * 32), fours[panel]);
                     }
 #pragma unroll
-                    for (int panel = 0; panel < TURNED_PANELS; panel++) {
+                    for (int panel = 0; panel < TRANSPOSED_PANELS; panel++) {
                         int at = panel == 2 ? QUANTIZED + 2 * QUANTIZED_PANEL
-                                            : stage * STAGE + TURNED + panel * QUANTIZED_PANEL;
+                                            : stage * STAGE + TRANSPOSED + panel * QUANTIZED_PANEL;
 #pragma unroll
                         for (int next = 0; next < 2; next++)  // of two blocks of columns
-                            turned[panel][j % 4 + next] = __byte_perm(
+                            transposed[panel][j % 4 + next] = __byte_perm(
                                 pairs[panel][2 * next], pairs[panel][2 * next + 1], 0x5140);
                         if (j % 4) {
                             int column = j / 4 * 32 + lane;
                             store_matrices_transposed(
-                                at + column * 128 + ((warp ^ column) & 7) * 16, turned[panel]);
+                                at + column * 128 + ((warp ^ column) & 7) * 16, transposed[panel]);
                         }
                     }
                 }

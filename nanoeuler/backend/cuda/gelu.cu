@@ -8,7 +8,7 @@
 //               each may replace an input              bytes: 4 · N · F · activation
 // bias_backward in: dout (N, F); out: partial (parts, F) float; then sum_bias adds its rows up, all
 //               in a fixed order                       bytes: N · F · activation
-// bias_backward_turned  the same at once, of dout in e4m3 with the tokens last (fp8.cuh)
+// bias_backward_turned  the same at once, of dout in e4m3, transposed (fp8.cuh)
 //                                                      bytes: N · F
 //
 // Compiled in: FFN = F, THREADS of a block.
@@ -115,13 +115,13 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     dbias[column] = accumulate ? fmaf(scale, total, dbias[column]) : scale * total;
 }
 
-// A warp takes a column of dout, which is a row of its turned copy; `rows` are a multiple of 16.
+// A warp takes a column of dout, a row of its transposed copy; `rows` are a multiple of 16.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    bias_backward_turned(const unsigned char* turned, const Slot* slot, float* dbias, float scale,
-        int accumulate, int rows) {
+    bias_backward_turned(const unsigned char* transposed, const Slot* slot, float* dbias,
+        float scale, int accumulate, int rows) {
     const int column = blockIdx.x * WARPS + threadIdx.x / 32;
     if (column >= FFN) return;
-    const unsigned char* values = turned + size_t(column) * rows;
+    const unsigned char* values = transposed + size_t(column) * rows;
     float total = 0;
 #pragma unroll 4
     for (int row = threadIdx.x % 32 * 16; row < rows; row += 32 * 16) {

@@ -8,7 +8,7 @@
 constexpr int SHARE = HEAD_BLOCKS / KEY_GROUPS;  // blocks of columns that a group writes
 constexpr int GROUP_THREADS = HEADS * POSITIONS * 2;  // a warp owns 16 rows
 
-// The same as await_copies for what a group copied for itself.
+// await_copies for the copies of a group.
 template <int PENDING>
 __device__ __forceinline__ void await_copies_of(int group) {
     if constexpr (KEY_GROUPS == 1) {

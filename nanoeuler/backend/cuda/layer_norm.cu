@@ -21,11 +21,11 @@
 // With FP8 there are copies in e4m3, as in rms_norm.cu.
 //
 // Compiled in: DIM, WARPS of a block, BLOCKS of a multiprocessor (backward), ADDING_WARPS, FP8,
-// TOKENS that are turned together.
+// TOKENS that are transposed together.
 #include "common.cuh"
 #include "fp8.cuh"
 #include "statistic.cuh"
-#include "turned_rows.cuh"
+#include "transposed_rows.cuh"
 
 constexpr int VECTORS = DIM / WIDTH;  // accesses of a row
 constexpr int STEPS = (VECTORS + 31) / 32;  // of one lane

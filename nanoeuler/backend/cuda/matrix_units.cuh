@@ -94,7 +94,7 @@ __device__ __forceinline__ void await_own_copies() {
     if constexpr (UNIT == WGMMA) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// The same for the copies of every thread of the block.
+// Waits for the copies of every thread of the block.
 template <int PENDING>
 __device__ __forceinline__ void await_copies() {
     await_own_copies<PENDING>();

@@ -1,4 +1,4 @@
-// What both kernels of attention for new tokens share: decode_attention.cu and, on matrix units,
+// Shared by both kernels of attention for new tokens: decode_attention.cu and, on matrix units,
 // many_rows_attention.cuh.
 //
 // Compiled in: HEADS, KV_HEADS, HEAD_SIZE, TOGETHER, and what slots.cuh names.

@@ -22,11 +22,11 @@
 // `across`: the forward pass's `out`, if it has a slot, or dx. `out` may be null in either.
 //
 // Compiled in: DIM, WARPS of a block, BLOCKS of a multiprocessor (backward), ADDING_WARPS, FP8,
-// TOKENS that are turned together.
+// TOKENS that are transposed together.
 #include "common.cuh"
 #include "fp8.cuh"
 #include "statistic.cuh"
-#include "turned_rows.cuh"
+#include "transposed_rows.cuh"
 
 constexpr int VECTORS = DIM / WIDTH;  // accesses of a row
 constexpr int STEPS = (VECTORS + 31) / 32;  // of one lane

@@ -3,7 +3,7 @@
 // which of the 16 tokens they are, so that neither rows nor columns meet a bank twice. Without FP8,
 // or where a row is no multiple of 128 columns, there are none.
 //
-// Compiled in: FP8, DIM, TOKENS that are turned together.
+// Compiled in: FP8, DIM, TOKENS that are transposed together.
 #if FP8 && DIM % 128 == 0
 extern __shared__ __align__(16) unsigned char tile[];
 static_assert(TOKENS % 16 == 0 && TOKENS <= 64, "whole groups of words");
