@@ -149,7 +149,7 @@ class Paths:
 
     @property
     def tuning_manifests(self) -> list[str]:
-        """What the stages behind pretraining learn from."""
+        """Records and pairs that the stages behind pretraining learn from."""
         return [*self.instructions_manifest, *self.preferences_manifest]
 
     @property
@@ -217,7 +217,7 @@ class Paths:
 
     @property
     def own_inputs(self) -> list[str]:
-        """What the corpus waits for beside books and pages: the list of your own text, if any.
+        """Inputs of the corpus beside books and pages: the list of your own text, if any.
 
         It stands for its files, of which there may be many, with braces or line ends in their
         names, which have a meaning to Snakemake.

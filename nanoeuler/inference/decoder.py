@@ -49,12 +49,12 @@ class Row:
     dropped: int = 0
     """Tokens, oldest first, that left the context because it was full."""
     drafts: Drafts = NO_DRAFTS
-    """Of the tokens behind the last one, where the host keeps them."""
+    """Drafts behind the last token, where the host keeps them."""
     left: bool = False
 
     @property
     def position(self) -> int:
-        """Of the next token: the sampler draws by it."""
+        """Position of the next token, from which the sampler draws."""
         return self.first_position + len(self.prompt) + len(self.ids)
 
     @property
@@ -69,12 +69,12 @@ class Row:
 
     @cached_property
     def known_repeats(self) -> Repeats:
-        """Where the prompt repeats itself, and the tokens that `repeats` has looked at."""
+        """Repeats within the prompt and the tokens that `repeats` has examined."""
         return Repeats(self.prompt)
 
     @property
     def repeats(self) -> Repeats:
-        """Where the prompt and all tokens so far repeat themselves."""
+        """Repeats within the prompt and all tokens so far."""
         text = self.known_repeats
         text.extend(self.ids[len(text.tokens) - len(self.prompt) :])
         return text
@@ -285,7 +285,7 @@ class DeviceDecoder(Decoder[AnyRow]):
     prompt_multiple = PROMPT_MULTIPLE
 
     sampler: DeviceLoop
-    """What launched the steps that are not collected."""
+    """The loop that launched the steps not yet collected."""
     drafts = 0
     """Drafts of each of these steps."""
     scored = False
@@ -417,5 +417,5 @@ def decoder_kind(model: Transformer) -> type[Decoder[Any]]:
 
 
 def settings_and_positions(rows: Sequence[Row]) -> tuple[list[np.ndarray], list[int]]:
-    """What a device samples by."""
+    """Settings and positions of the rows, by which a device samples."""
     return [packed(row.sampling) for row in rows], [row.position for row in rows]

@@ -46,7 +46,7 @@ NO_DRAFTS = Drafts([])
 
 
 class Taken(NamedTuple):
-    """What a pass gave to one sequence."""
+    """Tokens of one sequence from a pass."""
 
     ids: list[int]
     """The next tokens, of which the last one is not read yet."""
@@ -109,14 +109,14 @@ class Speculation(ABC):
 
     @property
     def acceptance(self) -> list[float]:
-        """Of each head's drafts, the share that was right and stood behind right ones."""
+        """For each head, the share of its drafts that were right and followed right ones."""
         return [
             right / max(drafted, 1) for right, drafted in zip(self.right, self.drafted, strict=True)
         ]
 
 
 class HostSpeculation(Speculation):
-    """Where the host chooses the tokens: a pass takes any number of drafts."""
+    """The host samples: a pass takes any number of drafts."""
 
     def __init__(self, heads: int, draft_cost: float, most: int = 7):
         super().__init__(heads, draft_cost, most)

@@ -18,7 +18,7 @@ KEPT = 1000
 MEANINGS = 17
 """Column in which the help says what a command does."""
 MESSAGE, NOTICE, RESET = "\x1b[1;36m", "\x1b[2m", "\x1b[0m"
-"""What is typed is bold cyan and notices are dim; a reply has the terminal's own colour."""
+"""Colours: typed text is bold cyan, notices are dim, a reply has the terminal's own."""
 
 
 class Terminal:

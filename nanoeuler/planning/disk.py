@@ -21,7 +21,7 @@ class Kept(NamedTuple):
 
 
 def checkpoints_kept(settings: Training, steps: int, seconds: float) -> Kept:
-    """What is left of the checkpoints of `steps` steps that take `seconds`.
+    """Checkpoints that remain after `steps` steps that take `seconds`.
 
     This follows `Trainer.save_and_validate` and `Saver.remove_old`. Each measurement on held-out
     text is taken to be better than the one before.

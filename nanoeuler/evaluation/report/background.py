@@ -119,7 +119,7 @@ def licences(run: Run) -> Markup:
 
 
 def licence_verdict(used: dict[str, str]) -> str:
-    """What the licences mean for whoever passes the model on."""
+    """Obligations of whoever passes the model on, from the licences."""
     restricted = [name for name, licence in used.items() if is_non_commercial(licence)]
     if restricted:
         return f"A model trained on {enumeration(restricted)} is for non-commercial use only."

@@ -18,7 +18,7 @@ Activations = TypeVar("Activations")
 
 @dataclass
 class Rows:
-    """Where the tokens of a pass stand: B rows of T tokens, N = B · T."""
+    """Positions and documents of the tokens of a pass: B rows of T tokens, N = B · T."""
 
     positions_N: Array  # rotary positions; a fused op counts them from `offset_B`
     starts_BT: Array  # per token, the slot in its row at which its document starts
