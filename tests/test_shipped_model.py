@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nanoeuler.evaluation.report.formats import short_count
+from nanoeuler.evaluation.formats import short_count
 from nanoeuler.inference import api
 from nanoeuler.model.spec import parameter_count
 

@@ -5,8 +5,8 @@ import re
 import shlex
 from collections.abc import Iterator
 
+from nanoeuler.evaluation.formats import NARROW, size, stage_name
 from nanoeuler.evaluation.report.background import licence_verdict, used_licences
-from nanoeuler.evaluation.report.formats import NARROW, size, stage_name
 from nanoeuler.evaluation.report.gather import SCRATCH, Json, Run, entitled
 from nanoeuler.evaluation.report.headline import sentence
 from nanoeuler.evaluation.report.rendering import render

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nanoeuler.evaluation import shapes
-from nanoeuler.evaluation.report.formats import NARROW, markdown_cell
+from nanoeuler.evaluation.formats import NARROW, markdown_cell
 from nanoeuler.evaluation.scores import head_lines, score_lines
 from nanoeuler.storage.files import read_json
 from nanoeuler.storage.integrity import Origin, check_seal

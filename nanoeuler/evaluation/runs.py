@@ -17,7 +17,7 @@ from typing import Any
 
 from nanoeuler import log
 from nanoeuler.errors import UserError
-from nanoeuler.evaluation.report.formats import decimals, duration, percent, short_count
+from nanoeuler.evaluation.formats import decimals, duration, percent, short_count
 from nanoeuler.evaluation.report.gather import (
     SCRATCH,
     Run,

@@ -6,7 +6,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from nanoeuler.evaluation.report.formats import decimals, percent, short_count, significant
+from nanoeuler.evaluation.formats import decimals, percent, short_count, significant
 
 Json = Mapping[str, Any]
 Row = list[str]

@@ -9,7 +9,7 @@ from pathlib import Path
 from nanoeuler import log
 from nanoeuler.config.paths import Paths
 from nanoeuler.errors import UserError
-from nanoeuler.evaluation.report.formats import decimals
+from nanoeuler.evaluation.formats import decimals
 from nanoeuler.evaluation.report.gather import Run, gather, kept_configuration
 from nanoeuler.evaluation.report.page import page
 from nanoeuler.evaluation.runs import is_run, state

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nanoeuler.evaluation.report.formats import (
+from nanoeuler.evaluation.formats import (
     NARROW,
     duration,
     enumeration,

@@ -14,8 +14,8 @@ from test_charts import numbers
 
 from nanoeuler.cli import main
 from nanoeuler.evaluation.card import card
+from nanoeuler.evaluation.formats import duration
 from nanoeuler.evaluation.report.background import licence_verdict
-from nanoeuler.evaluation.report.formats import duration
 from nanoeuler.evaluation.report.gather import gather
 from nanoeuler.evaluation.report.page import page
 from nanoeuler.evaluation.report.summary import summarise

@@ -4,7 +4,7 @@ import json
 
 from markupsafe import Markup
 
-from nanoeuler.evaluation.report.formats import (
+from nanoeuler.evaluation.formats import (
     decimals,
     enumeration,
     scientific,

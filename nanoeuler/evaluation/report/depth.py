@@ -6,13 +6,13 @@ from statistics import fmean
 
 from markupsafe import Markup
 
-from nanoeuler.evaluation.report.charts import Series, line_chart
-from nanoeuler.evaluation.report.formats import (
+from nanoeuler.evaluation.formats import (
     decimals,
     percent,
     significant,
     stage_name,
 )
+from nanoeuler.evaluation.report.charts import Series, line_chart
 from nanoeuler.evaluation.report.gather import Json, Run
 from nanoeuler.evaluation.report.rendering import render
 

@@ -3,8 +3,7 @@
 from markupsafe import Markup
 
 from nanoeuler.corpus.little_text import warning_for
-from nanoeuler.evaluation.report.charts import Bar, bars
-from nanoeuler.evaluation.report.formats import (
+from nanoeuler.evaluation.formats import (
     duration,
     enumeration,
     short_count,
@@ -13,6 +12,7 @@ from nanoeuler.evaluation.report.formats import (
     stage_name,
     with_commas,
 )
+from nanoeuler.evaluation.report.charts import Bar, bars
 from nanoeuler.evaluation.report.gather import SCRATCH, Run
 from nanoeuler.evaluation.report.rendering import render
 from nanoeuler.evaluation.report.summary import summarise_gradients

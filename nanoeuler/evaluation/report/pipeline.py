@@ -4,7 +4,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from nanoeuler.evaluation.report.formats import duration, with_commas
+from nanoeuler.evaluation.formats import duration, with_commas
 from nanoeuler.evaluation.report.gather import STAGES, Run
 from nanoeuler.evaluation.report.rendering import render
 

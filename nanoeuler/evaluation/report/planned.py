@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from markupsafe import Markup
 
-from nanoeuler.evaluation.report.formats import decimals, duration, percent, size, stage_name
+from nanoeuler.evaluation.formats import decimals, duration, percent, size, stage_name
 from nanoeuler.evaluation.report.gather import STAGES, Run
 from nanoeuler.evaluation.report.rendering import render
 

@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, pass_eval_contex
 from jinja2.nodes import EvalContext
 from markupsafe import Markup
 
-from nanoeuler.evaluation.report import formats
+from nanoeuler.evaluation import formats
 
 
 @cache

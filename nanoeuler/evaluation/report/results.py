@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from markupsafe import Markup
 
-from nanoeuler.evaluation.report.formats import percent, stage_colour, stage_name, with_commas
+from nanoeuler.evaluation.formats import percent, stage_colour, stage_name, with_commas
 from nanoeuler.evaluation.report.gather import Json, Run
 from nanoeuler.evaluation.report.headline import comparisons
 from nanoeuler.evaluation.report.rendering import render

@@ -12,8 +12,7 @@ from markupsafe import Markup
 
 from nanoeuler.config.settings import Configuration
 from nanoeuler.config.stages import lasting
-from nanoeuler.evaluation.report.charts import Series, line_chart
-from nanoeuler.evaluation.report.formats import (
+from nanoeuler.evaluation.formats import (
     decimals,
     duration,
     enumeration,
@@ -22,6 +21,7 @@ from nanoeuler.evaluation.report.formats import (
     stage_name,
     with_commas,
 )
+from nanoeuler.evaluation.report.charts import Series, line_chart
 from nanoeuler.evaluation.report.gather import SCRATCH, Json, Run, Stage, in_order
 from nanoeuler.evaluation.report.rendering import render, render_page
 from nanoeuler.evaluation.report.results import sample_cards

@@ -7,8 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from nanoeuler.evaluation.report.charts import Series, line_chart
-from nanoeuler.evaluation.report.formats import (
+from nanoeuler.evaluation.formats import (
     decimals,
     duration,
     percent,
@@ -18,6 +17,7 @@ from nanoeuler.evaluation.report.formats import (
     stage_name,
     with_commas,
 )
+from nanoeuler.evaluation.report.charts import Series, line_chart
 from nanoeuler.evaluation.report.gather import Run, Stage
 from nanoeuler.evaluation.report.rendering import render
 from nanoeuler.evaluation.scores import names_in
