@@ -1,61 +1,209 @@
-"""Processes that start fast: forks of one process that has made the slow imports.
+"""Python processes that start fast: forks of one process that has made the slow imports.
 
-All that a start depends on is the fork's own: folder, environment, `sys.path`, input and output.
+    done = run(["-m", "snakemake", "-n"], folder, environment)
+
+is `python -m snakemake -n`. Imports take most of the time of a dry run, and half of a run on tiny
+data. All that a start depends on is the fork's own: folder, environment, `sys.path`, input and
+output. Its parent is a fork, too, which tells how it ended.
 """
 
-import atexit
 import functools
 import gc
 import json
 import os
+import runpy
+import signal
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
-from typing import Any
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TextIO
+
+from tests.waiting import CEILING
+
+ROOT = Path(__file__).parents[1]
+NUMBER = struct.Struct("i")
+"""What a fork's parent sends: its process id, and in the end its exit status."""
 
 
-def run(script: str, **request: Any) -> subprocess.CompletedProcess:
-    """Let a fork of `script`, which calls `serve`, answer the request, with nothing to read."""
-    with (
-        tempfile.NamedTemporaryFile(encoding="utf-8", mode="r") as out,
-        tempfile.NamedTemporaryFile(encoding="utf-8", mode="r") as err,
+def import_numba() -> None:
+    from numba.core.registry import cpu_target
+
+    cpu_target.typing_context.refresh()  # what Numba imports when it loads the first function
+    cpu_target.target_context.refresh()
+
+
+def import_snakemake() -> None:
+    import smart_open  # noqa: F401 - by Snakemake's first look at a Snakefile
+    import snakemake.cli
+
+    snakemake.cli.get_argument_parser()  # imports the plugins
+
+
+def import_trainers() -> None:
+    import nanoeuler.cli
+    import nanoeuler.lessons.candidate
+    import nanoeuler.tokenizer.encoder  # with Numba, when records are encoded
+    import nanoeuler.training.distributed.ranks
+    import nanoeuler.training.distributed.slurm_tasks
+    import nanoeuler.training.dpo
+    import nanoeuler.training.pretrain
+    import nanoeuler.training.sft  # noqa: F401
+
+    import_numba()
+
+
+IMPORTS = {"-c": import_numba, "snakemake": import_snakemake, "nanoeuler": import_trainers}
+"""By what is run. Programs and Snakemake import the modules of their folder, not of this one."""
+
+
+class Process:
+    """`python` with these arguments, by what the tests use of `subprocess.Popen`."""
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        folder: Path,
+        environment: Mapping[str, str],
+        output: TextIO = sys.__stdout__,
+        errors: TextIO | None = None,
     ):
-        process = server(script)
-        line = json.dumps({"output": [out.name, err.name], "request": request})
-        print(line, file=process.stdin, flush=True)
-        status = int(process.stdout.readline())
-        return subprocess.CompletedProcess(request, status, out.read(), err.read())
+        self.args = arguments
+        self.returncode: int | None = None
+        self.reports, theirs = socket.socketpair()
+        writing = errors.fileno() if errors else None
+        if writing is None:
+            reading, writing = os.pipe()
+            self.stderr = os.fdopen(reading, encoding="utf-8")
+        given = [theirs.fileno(), output.fileno(), writing]
+        request = json.dumps([arguments, str(folder), dict(environment)])
+        kind = arguments[1] if arguments[0] == "-m" else arguments[0]
+        socket.send_fds(server(kind), [f"{request}\n".encode()], given)
+        theirs.close()
+        if not errors:
+            os.close(writing)
+        self.pid = self.reported()
+
+    def reported(self) -> int:
+        return NUMBER.unpack(self.reports.recv(NUMBER.size, socket.MSG_WAITALL))[0]
+
+    def poll(self) -> int | None:
+        with suppress(TimeoutError, BlockingIOError):
+            self.end_within(0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        try:
+            return self.end_within(timeout)
+        except TimeoutError:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0) from None
+
+    def end_within(self, seconds: float | None) -> int:
+        if self.returncode is None:
+            self.reports.settimeout(seconds)
+            self.returncode = self.reported()
+        return self.returncode
+
+    def communicate(self, timeout: float = CEILING) -> tuple[None, str]:
+        """What it and its own children say until the last of them ends; killed after `timeout`."""
+        killing = threading.Timer(timeout, self.kill)
+        killing.start()
+        said = self.stderr.read()
+        self.stderr.close()
+        self.wait()
+        killing.cancel()
+        return None, said
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def run(
+    arguments: Sequence[str], folder: Path, environment: Mapping[str, str]
+) -> subprocess.CompletedProcess:
+    """Like `subprocess.run` with both outputs as text, and nothing to read."""
+    files = functools.partial(tempfile.TemporaryFile, "w+", encoding="utf-8")
+    with files() as output, files() as errors:
+        process = Process(arguments, folder, environment, output, errors)
+        try:
+            process.wait(CEILING)
+        finally:
+            process.kill()
+        output.seek(0)
+        errors.seek(0)
+        said = output.read(), errors.read()
+    return subprocess.CompletedProcess(arguments, process.returncode, *said)
 
 
 @functools.cache
-def server(script: str) -> subprocess.Popen:
-    """The process that forks, one for each process of pytest."""
-    process = subprocess.Popen(
-        [sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    atexit.register(process.communicate)  # its input ends, and so does it
-    return process
+def server(kind: str) -> socket.socket:
+    """Where the process that forks, one for each process of pytest, listens. It ends with it."""
+    ours, theirs = socket.socketpair()
+    found = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    environment = os.environ | {"PYTHONPATH": found, "OPENBLAS_NUM_THREADS": "1"}
+    command = [sys.executable, __file__, kind, str(theirs.fileno())]
+    subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment)
+    theirs.close()
+    return ours
 
 
-def serve(answer: Callable[..., None]) -> None:
-    """Fork for each request on standard input. `answer` may end the fork."""
+def serve(kind: str, requests: socket.socket) -> None:
+    IMPORTS[kind]()
     gc.freeze()  # or each fork would go through what was imported at its end, and copy its pages
-    for line in sys.stdin:
-        content = json.loads(line)
-        child = os.fork()
-        if child == 0:
-            for number, path in enumerate([os.devnull, *content["output"]]):
-                os.dup2(os.open(path, os.O_RDWR), number)
-            answer(**content["request"])
-            sys.exit()
-        _, status = os.waitpid(child, 0)
-        print(os.waitstatus_to_exitcode(status), flush=True)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks that report
+    while True:
+        request, descriptors, _, _ = socket.recv_fds(requests, 1 << 20, 3)
+        if not request:
+            return
+        while not request.endswith(b"\n"):
+            request += requests.recv(1 << 20)
+        if os.fork() == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            report(*descriptors, json.loads(request))
+            return
+        for descriptor in descriptors:
+            os.close(descriptor)
 
 
-def move(folder: str, environment: dict[str, str]) -> None:
-    """Go to the folder, as the first place to import from, with this environment."""
+def report(
+    reports: int, output: int, errors: int, start: tuple[list[str], str, dict[str, str]]
+) -> None:
+    child = os.fork()
+    if child == 0:
+        for number, path in enumerate([os.open(os.devnull, os.O_RDWR), output, errors]):
+            os.dup2(path, number)
+        os.closerange(3, 64)  # of the process that forks
+        become(*start)
+        return
+    os.close(errors)
+    os.write(reports, NUMBER.pack(child))
+    _, status = os.waitpid(child, 0)
+    with suppress(BrokenPipeError):
+        os.write(reports, NUMBER.pack(os.waitstatus_to_exitcode(status)))
+
+
+def become(arguments: list[str], folder: str, environment: dict[str, str]) -> None:
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
     sys.path[0] = folder
+    option, what, *rest = arguments
+    sys.argv = [option, *rest]
+    sys.orig_argv = [sys.executable, *arguments]  # so other ranks are started
+    if option == "-c":
+        exec(what, {"__name__": "__main__"})
+    else:
+        runpy.run_module(what, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], socket.socket(fileno=int(sys.argv[2])))

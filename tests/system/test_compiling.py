@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from numba.core.dispatcher import Dispatcher
 
-from tests import forked_programs
+from tests import forks
 from tests.machine_code import copy_machine_code
 
 CHECKOUT = Path(__file__).parents[2]
@@ -35,7 +35,8 @@ MAIN = "from nanoeuler import log\nlog.start()\nfrom caller import twice\nprint(
 
 
 def run(folder: Path, program: str = MAIN, **environment: str) -> tuple[str, str]:
-    done = forked_programs.run(program, folder, given(folder) | environment)
+    done = forks.run(["-c", program], folder, given(folder) | environment)
+    assert done.returncode == 0, done.stderr
     return done.stdout.strip(), done.stderr
 
 
@@ -134,7 +135,7 @@ def test_an_edit_of_what_goes_into_a_kernel_makes_it_new(tmp_path, path, old, ne
 
     def computed() -> list[str]:
         environment = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
-        return forked_programs.run("import program", tmp_path, environment).stdout.split()
+        return forks.run(["-c", "import program"], tmp_path, environment).stdout.split()
 
     computed()  # this checkout may have compiled none
     assert computed() == ["3.523", "0"]
@@ -202,7 +203,7 @@ def test_a_disk_that_is_full_costs_the_machine_code_and_not_the_run(folder):
     done = subprocess.run(
         [sys.executable, "-c", MAIN],
         cwd=folder,
-        env=given(folder),
+        env=given(folder) | {"PYTHONDONTWRITEBYTECODE": "1"},  # of this checkout's modules, cut off
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY)),
         capture_output=True,
         text=True,

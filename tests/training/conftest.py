@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import forked_trainers
 import numpy as np
 import pytest
 
 from fuzz.material import MODEL, NOUNS, VERBS, environment, nanoeuler, scratch_command
 from nanoeuler.corpus.instructions import write_splits
 from nanoeuler.tokenizer import Tokenizer
+from tests import forks
 from tests.waiting import CEILING, wait_until
 
 TRAINING = {
@@ -85,11 +85,11 @@ class Trainer:
 
     def start(
         self, stage: str = "pretrain", *extra: str, **arguments: Any
-    ) -> subprocess.Popen | forked_trainers.Process:
+    ) -> subprocess.Popen | forks.Process:
         """`arguments` are those of `subprocess.Popen`."""
         if not arguments and sys.platform == "linux":
             command = self.command(stage, *extra)
-            return forked_trainers.Process(command[command.index("nanoeuler") + 1 :], environment())
+            return forks.Process(command[1:], Path.cwd(), environment())
         return subprocess.Popen(
             self.command(stage, *extra),
             stderr=subprocess.PIPE,
@@ -100,7 +100,7 @@ class Trainer:
 
     def start_until(
         self, step: int, stage: str = "pretrain", *extra: str, saved: bool = False
-    ) -> subprocess.Popen | forked_trainers.Process:
+    ) -> subprocess.Popen | forks.Process:
         """Start training; returns when the log has the step, and with `saved` a checkpoint is there
         whole: another thread writes it, and a busy disk takes its time."""
         process = self.start(stage, *extra)

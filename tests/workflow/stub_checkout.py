@@ -7,8 +7,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import forked_snakemake
-
+from tests import forks
 from tests.machine_code import copy_machine_code
 from tests.waiting import CEILING
 
@@ -87,7 +86,7 @@ class Checkout:
             if name not in ("PYTHONPATH", "SNAKEMAKE_PROFILE")
         }
         if environment is None:
-            return forked_snakemake.run(arguments, self.path, inherited | calls)
+            return forks.run(["-m", "snakemake", *arguments], self.path, inherited | calls)
         return subprocess.run(
             [sys.executable, "-m", "snakemake", *arguments],
             cwd=self.path,
