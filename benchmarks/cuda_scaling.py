@@ -29,7 +29,7 @@ from nanoeuler.backend.records import Array
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import initial_parameters
 from nanoeuler.training.distributed.group import ALONE, Group, nothing_to_wait_for
-from nanoeuler.training.distributed.ranks import ranks
+from nanoeuler.training.distributed.ranks import connected, ranks
 from nanoeuler.training.optimizer.adamw import AdamW
 from nanoeuler.training.optimizer.muon import Muon
 from nanoeuler.training.state import TrainingState
@@ -195,7 +195,7 @@ def main() -> None:
     )
     with ranks(options.gpus, Path()) as hosts:
         engine = CudaBackend(options.precision)
-        group = hosts.on(engine)
+        group = connected(hosts, engine)
         if not group.rank:
             group.admit()
         (dissect if options.dissect else measure)(config, engine, group, options)

@@ -1,12 +1,13 @@
 """nanoeuler: a language-model pipeline that owns every piece, from raw text to a chatting model."""
 
+from nanoeuler.version import __version__
+
 TYPE_CHECKING = False  # without `typing`, which takes half the time
 if TYPE_CHECKING:
     from typing import Any
 
     from nanoeuler.inference.api import load
 
-__version__ = "0.1.0"
 __all__ = ["__version__", "load"]
 
 

@@ -749,10 +749,12 @@ class Backend(ABC):
         schedule_2: Array,
         losses_2: Array,
         report_2: Array,
-        constants: AdamWConstants,
         clip_norm: float,
     ) -> Array:
-        """Scalars of an update, for the update ops of this engine.
+        """Scalars of an update, for the update ops, (4,) float64.
+
+        Whether to move at all, the factor by which the gradient's norm is clipped, the learning
+        rate, and the update's number from 1.
 
         `squares` are those of the whole gradient. `schedule` (float64) holds the learning rate and
         the number of updates done. `report` (float64) receives the gradient's norm before clipping,

@@ -528,11 +528,8 @@ class ReferenceBackend(Backend):
         schedule_2: Array,
         losses_2: Array,
         report_2: Array,
-        constants: AdamWConstants,
         clip_norm: float,
     ) -> Array:
-        """Is all finite? Then 1, else 0; the gradient's factor, learning rate, number of the
-        update."""
         learning_rate, done = schedule_2.tolist()
         norm = report_2[0] = math.sqrt(squares.sum())
         finite = math.isfinite(norm) and math.isfinite(losses_2[0])

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from itertools import starmap
 
-from nanoeuler import __version__, log
+from nanoeuler import log
 from nanoeuler.cli import (
     accepting,
     checking,
@@ -33,6 +33,7 @@ from nanoeuler.cli import (
 )
 from nanoeuler.cli.parser import Parser, UsageError
 from nanoeuler.errors import UserError
+from nanoeuler.version import __version__
 
 START = (
     ("nanoeuler train my-novel.txt", "from a text to a model, a report and a chat"),

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nanoeuler import __version__
 from nanoeuler.shipped import find
+from nanoeuler.version import __version__
 
 if TYPE_CHECKING:
     from nanoeuler.planning.whereabouts import Whereabouts

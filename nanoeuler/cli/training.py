@@ -192,6 +192,7 @@ def run(
     """
     from nanoeuler.lessons.candidate import explained
     from nanoeuler.storage.folders import require_ours
+    from nanoeuler.training.distributed.ranks import connected
     from nanoeuler.training.stopping import Stopped
 
     require_ours(options.output / "model")
@@ -201,7 +202,7 @@ def run(
                 options, group, settings.precision, settings.residual_precision
             )
             with explained(options.candidate) if options.candidate else nullcontext():
-                stage(backend, group.on(backend))
+                stage(backend, connected(group, backend))
         return 0
     except Stopped as stopped:
         how = "" if options.log else "; run the same command again to go on"  # else the workflow's

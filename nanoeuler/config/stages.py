@@ -8,7 +8,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import nanoeuler
 from nanoeuler.config.section import Reruns, Section, section_type
 from nanoeuler.config.settings import Configuration
 from nanoeuler.config.sources import Sources
@@ -192,7 +191,7 @@ def code_fingerprint(*parts: str) -> str:
     A rule whose result is a statement about code runs again when that code changes. A process keeps
     the hash of what it found first, which is the code that it runs.
     """
-    root = Path(nanoeuler.__file__).parent
+    root = Path(__file__).parents[1]
     files = [
         path
         for part in parts

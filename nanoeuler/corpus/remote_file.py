@@ -25,7 +25,6 @@ from urllib.parse import urljoin, urlsplit
 import urllib3
 from urllib3.exceptions import HTTPError, IncompleteRead, LocationValueError
 
-import nanoeuler
 from nanoeuler import log
 from nanoeuler.corpus.addresses import (
     authorization,
@@ -39,10 +38,9 @@ from nanoeuler.corpus.host_locks import LONGEST_WAIT, locked_host, postpone
 from nanoeuler.corpus.limits import LARGEST_DOWNLOAD, SLOWEST
 from nanoeuler.corpus.transport import TooSlow, TooWordy, connections
 from nanoeuler.errors import UserError
+from nanoeuler.version import __version__
 
-USER_AGENT = (
-    f"nanoeuler/{nanoeuler.__version__} (a language-model pipeline; one connection at a time)"
-)
+USER_AGENT = f"nanoeuler/{__version__} (a language-model pipeline; one connection at a time)"
 CHUNK = 1 << 18  # bytes
 MOST_REDIRECTS = 8
 LONGEST_DELAY = 10**9  # seconds, some 30 years: whatever a server asks for, the moment is a date

@@ -13,7 +13,7 @@ from nanoeuler.backend.records import Array, LayerNorm, Norm, RmsNorm
 from nanoeuler.model.blocks.block import StreamBuffers
 from nanoeuler.model.config import ModelConfig, round_up
 from nanoeuler.model.families import make_blocks
-from nanoeuler.model.heads import head_columns
+from nanoeuler.model.spec import head_columns
 
 
 @dataclass

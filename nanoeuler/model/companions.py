@@ -8,17 +8,15 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from nanoeuler.log import printable
+from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.licences import forced_licence
 from nanoeuler.model.spec import parameter_count
 from nanoeuler.model.template import TEMPLATES, chat_template
 from nanoeuler.storage.files import atomic_write, write_json
 from nanoeuler.tokenizer.vocabulary import Vocabulary
-
-if TYPE_CHECKING:
-    from nanoeuler.model.files import SavedModel
 
 TOKENIZER_CONFIG, GENERATION_CONFIG = "tokenizer_config.json", "generation_config.json"
 CARD = "README.md"
@@ -50,9 +48,18 @@ has one for.
 """
 
 
+class Described(Protocol):
+    """What the companions tell of a `SavedModel`."""
+
+    config: ModelConfig
+    stage: str
+    template: str | None
+    info: dict[str, Any]
+
+
 def write_companions(
     folder: Path,
-    model: "SavedModel",
+    model: Described,
     vocabulary: Vocabulary,
     *,
     known_to_transformers: bool,
@@ -66,7 +73,7 @@ def write_companions(
         file.write(card(model, whole, end, known_to_transformers=known_to_transformers))
 
 
-def tokenizer_config(model: "SavedModel", vocabulary: Vocabulary) -> dict[str, Any]:
+def tokenizer_config(model: Described, vocabulary: Vocabulary) -> dict[str, Any]:
     """transformers' tokenizer_config.json, and the chat template."""
     end = vocabulary.end_literal
     values = {
@@ -83,7 +90,7 @@ def tokenizer_config(model: "SavedModel", vocabulary: Vocabulary) -> dict[str, A
     return values
 
 
-def generation_config(model: "SavedModel", vocabulary: Vocabulary) -> dict[str, Any]:
+def generation_config(model: Described, vocabulary: Vocabulary) -> dict[str, Any]:
     """How transformers writes: as `generate` does, which chooses no special token but the end, and
     no row of the embedding that no token has."""
     end, specials = vocabulary.end_id, vocabulary.specials.values()
@@ -93,7 +100,7 @@ def generation_config(model: "SavedModel", vocabulary: Vocabulary) -> dict[str, 
     return {**ids, "suppress_tokens": never, "do_sample": True, **SAMPLING}
 
 
-def front_matter(model: "SavedModel") -> dict[str, Any]:
+def front_matter(model: Described) -> dict[str, Any]:
     """Front matter for hubs; the only licence is the one that the data forces."""
     licence = forced_licence(learned_from(model).values())
     return {
@@ -104,7 +111,7 @@ def front_matter(model: "SavedModel") -> dict[str, Any]:
     }
 
 
-def learned_from(model: "SavedModel") -> dict[str, str]:
+def learned_from(model: Described) -> dict[str, str]:
     """Name → licence of the model and the records that the model was made from."""
     found = {}
     for kind, noun in (
@@ -123,7 +130,7 @@ def plain(text: str) -> str:
 
 
 def card(
-    model: "SavedModel", matter: Mapping[str, Any], end: str, *, known_to_transformers: bool
+    model: Described, matter: Mapping[str, Any], end: str, *, known_to_transformers: bool
 ) -> str:
     """The model card as Markdown behind YAML front matter. JSON is YAML, whatever the text."""
     lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in matter.items()]

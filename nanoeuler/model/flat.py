@@ -1,14 +1,12 @@
 """One contiguous buffer for all parameters (or gradients, or a moment), with named views."""
 
-from typing import Protocol
-
 import numpy as np
 
 from nanoeuler.backend.records import Array, ModelWeights
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.families import family_of, make_blocks
 from nanoeuler.model.spec import head_names, storage_elements, tensor_table
-from nanoeuler.model.tensors import INITIAL_STD
+from nanoeuler.model.tensors import INITIAL_STD, NamedArrays
 
 
 class FlatBuffer:
@@ -50,12 +48,6 @@ class FlatBuffer:
         first, last = self.rows[names[0]], self.rows[names[-1]]
         columns = first.storage_shape[1]
         return self.array[first.offset : last.stop].reshape(-1, columns)
-
-
-class NamedArrays(Protocol):
-    """Arrays by a tensor's name, as of a `FlatBuffer`."""
-
-    def __getitem__(self, name: str, /) -> Array: ...
 
 
 def model_weights(

@@ -4,25 +4,11 @@ Head k predicts the token k + 1 places ahead. The heads' weights are one packed 
 logits are one product; a buffer of logits holds as many tokens as `PassBuffers` says.
 """
 
-from typing import TYPE_CHECKING
-
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import Array
+from nanoeuler.model.buffers import PassBuffers
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.tensors import packed_rows
-
-if TYPE_CHECKING:
-    from nanoeuler.model.buffers import PassBuffers
-
-
-def head_rows(config: ModelConfig) -> int:
-    """Rows of one head's weight, padding included."""
-    return packed_rows(config.vocab_storage, config.dim)
-
-
-def head_columns(config: ModelConfig) -> int:
-    """Columns of the logits of all heads, padding included."""
-    return config.mtp_heads * head_rows(config)
+from nanoeuler.model.spec import head_rows
 
 
 class Heads:
@@ -31,12 +17,12 @@ class Heads:
     def __init__(self, config: ModelConfig, ops: Backend):
         self.ops, self.vocab_size, self.rows = ops, config.vocab_size, head_rows(config)
 
-    def parts(self, buffers: "PassBuffers", tokens: int) -> list[slice]:
+    def parts(self, buffers: PassBuffers, tokens: int) -> list[slice]:
         """The first `tokens` of a training pass in parts whose logits fit into their buffer."""
         size = buffers.tokens_at_once
         return [slice(start, min(start + size, tokens)) for start in range(0, tokens, size)]
 
-    def logits(self, weight: Array, buffers: "PassBuffers", part: slice = slice(None)) -> Array:
+    def logits(self, weight: Array, buffers: PassBuffers, part: slice = slice(None)) -> Array:
         """Logits of all heads as (tokens · K, V): row n · K + k is head k at token n of `part`.
 
         They lie in the training buffer, which the cross-entropy overwrites with their gradient.
@@ -45,7 +31,7 @@ class Heads:
         self.ops.linear(normed, weight, buffers.logits[: len(normed)])
         return self.logit_rows(buffers, len(normed))
 
-    def logit_rows(self, buffers: "PassBuffers", tokens: int | None = None) -> Array:
+    def logit_rows(self, buffers: PassBuffers, tokens: int | None = None) -> Array:
         """The logits in the training buffer, (tokens · K, V)."""
         return buffers.logits[:tokens].reshape(-1, self.rows)[:, : self.vocab_size]
 
@@ -66,7 +52,7 @@ class Heads:
         self,
         weight: Array,
         dweight: Array,
-        buffers: "PassBuffers",
+        buffers: PassBuffers,
         part: slice,
         *,
         accumulate: bool,
@@ -80,13 +66,13 @@ class Heads:
         self.ops.linear_backward_input(dlogits, weight, buffers.stream.dnormed[part])
 
 
-def gather_tokens(buffers: "PassBuffers", index_R: Array) -> None:
+def gather_tokens(buffers: PassBuffers, index_R: Array) -> None:
     """Move what the heads read at some tokens to the front of `normed`."""
     normed = buffers.stream.normed
     normed[: len(index_R)] = normed[index_R]
 
 
-def scatter_gradients(buffers: "PassBuffers", index_R: Array) -> None:
+def scatter_gradients(buffers: PassBuffers, index_R: Array) -> None:
     """Move the gradients at the front of `dnormed` back to their tokens; the others' are zero."""
     dnormed = buffers.stream.dnormed
     moved = dnormed[: len(index_R)].copy()

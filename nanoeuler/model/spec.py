@@ -9,7 +9,14 @@ import functools
 
 from nanoeuler.model.config import ModelConfig, round_up
 from nanoeuler.model.families import family_of, make_blocks
-from nanoeuler.model.tensors import ALIGNMENT, Tensor, TensorSpec, lay_out, norm_tensors
+from nanoeuler.model.tensors import (
+    ALIGNMENT,
+    Tensor,
+    TensorSpec,
+    lay_out,
+    norm_tensors,
+    packed_rows,
+)
 
 
 def head_name(index: int) -> str:
@@ -21,6 +28,16 @@ def head_names(config: ModelConfig) -> list[str]:
     """Names of all prediction heads; a tied embedding is the first."""
     first = family_of(config).EMBEDDING if config.tied else head_name(0)
     return [first, *map(head_name, range(1, config.mtp_heads))]
+
+
+def head_rows(config: ModelConfig) -> int:
+    """Rows of one head's weight, padding included."""
+    return packed_rows(config.vocab_storage, config.dim)
+
+
+def head_columns(config: ModelConfig) -> int:
+    """Columns of the logits of all heads, padding included."""
+    return config.mtp_heads * head_rows(config)
 
 
 @functools.lru_cache
@@ -86,14 +103,16 @@ def forward_flops(config: ModelConfig, tokens: float, seen: float, predicted: fl
     causal attention, where `seen` is the sum over tokens of the keys that each sees. Elementwise
     ops are not counted.
     """
-    c = config
-    inner = 3 * c.ffn if c.family == "llama" else 2 * c.ffn  # columns of the MLP's products
-    per_layer = c.dim * c.head_size * (2 * c.heads + 2 * c.kv_heads) + c.dim * inner
-    heads = c.mtp_heads * c.vocab_size * c.dim
-    return (
-        2 * (tokens * c.layers * per_layer + predicted * heads)
-        + 2 * 2 * seen * c.layers * c.heads * c.head_size
-    )
+    per_token, per_key = block_flops(config)
+    heads = 2 * config.mtp_heads * config.vocab_size * config.dim
+    return tokens * per_token + predicted * heads + seen * per_key
+
+
+@functools.lru_cache
+def block_flops(config: ModelConfig) -> tuple[int, int]:
+    """Operations of all blocks: see `Block.flops`."""
+    blocks = [block.flops() for block in make_blocks(config)]
+    return sum(token for token, _ in blocks), sum(key for _, key in blocks)
 
 
 def training_flops(config: ModelConfig, tokens: float, seen: float, predicted: float) -> float:

@@ -3,7 +3,9 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
+from nanoeuler.backend.records import Array
 from nanoeuler.model.config import ModelConfig, round_up
 
 ALIGNMENT = 128
@@ -12,6 +14,20 @@ one property each (weight decay or none)."""
 
 INITIAL_STD = 0.02
 """Standard deviation of the initial values of most matrices."""
+
+
+class NamedArrays(Protocol):
+    """Arrays by a tensor's name, in its shape."""
+
+    def __getitem__(self, name: str, /) -> Array: ...
+
+
+class NamedViews(NamedArrays, Protocol):
+    """Those of a flat buffer: see `FlatBuffer`."""
+
+    def storage(self, name: str) -> Array: ...
+
+    def packed(self, *names: str) -> Array: ...
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,9 @@ from nanoeuler.model.buffers import KeptBuffers, PassBuffers
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.decoding.cache import Cache, CachePool
 from nanoeuler.model.families import make_blocks
-from nanoeuler.model.flat import FlatBuffer, NamedArrays, model_weights
+from nanoeuler.model.flat import FlatBuffer, model_weights
 from nanoeuler.model.heads import Heads
+from nanoeuler.model.tensors import NamedArrays
 
 FIRST_POSITIONS = 4096
 """Positions of the first rotary table, if the context has as many."""

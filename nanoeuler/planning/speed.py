@@ -40,7 +40,7 @@ PROBE_SECONDS = 5.0
 """Time in which steps are timed. On a shared machine windows of 5 seconds differ by a tenth."""
 TOLD_SECONDS = 1.0
 """A step that takes longer is told at once."""
-ADAMW = AdamW(0.9, 0.95, 1e-8, 0.1, 1.0)
+ADAMW = AdamW()
 H200 = "NVIDIA H200"
 H200_FLOPS = 0.46 * 989e12
 """Operations/s of training on one H200, the slowest measured for `base` and `large`: 46 % of its

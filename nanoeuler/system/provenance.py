@@ -13,8 +13,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from nanoeuler import __version__
 from nanoeuler.system.cores import usable_cores
+from nanoeuler.version import __version__
 
 PACKAGES = (
     "numpy",

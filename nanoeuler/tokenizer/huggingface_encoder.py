@@ -17,7 +17,6 @@ from pathlib import Path
 
 import numpy as np
 
-import nanoeuler
 from nanoeuler.errors import UserError, brief
 from nanoeuler.tokenizer import sentencepiece
 from nanoeuler.tokenizer.tokenizers_process import receive, send
@@ -96,7 +95,7 @@ class Library:
 
     def __init__(self, setting: bytes):
         """Raises `UserError` for a tokenizer that the library does not read."""
-        root = str(Path(nanoeuler.__file__).parents[1])
+        root = str(Path(__file__).parents[2])
         path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
         self.child = subprocess.Popen(
             [sys.executable, "-P", "-m", "nanoeuler.tokenizer.tokenizers_process"],

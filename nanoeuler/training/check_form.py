@@ -48,7 +48,7 @@ LEAST_NORM = 1e-3
 """Smallest norm of a gradient that counts, as a share of the largest tensor's. In rows of one token
 the gradients of queries and keys are exactly 0, and an engine leaves a rounding."""
 
-ADAMW = AdamW(0.9, 0.95, 1e-8, 0.1, 1.0)
+ADAMW = AdamW()
 
 
 def small_form(config: ModelConfig) -> ModelConfig:

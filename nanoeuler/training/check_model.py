@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-import nanoeuler
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import Array
 from nanoeuler.backend.reference import ReferenceBackend
@@ -36,7 +35,7 @@ NumPy's float32 then errs by 4.6e-5 on `small` (after 30 updates on this text)."
 
 def source_rows(config: ModelConfig, rows: int, length: int, seed: int) -> TextStream:
     """Rows of this package's own source text, one token a byte: real text that is always there."""
-    paths = sorted(Path(nanoeuler.__file__).parent.rglob("*.py"))
+    paths = sorted(Path(__file__).parents[1].rglob("*.py"))
     text = b"".join(path.read_bytes() for path in paths)
     tokens = np.frombuffer(text, np.uint8).astype(np.int32) + 1
     return TextStream(tokens, length, rows * length, config.mtp_weights, 0, False, seed, "source")
@@ -50,8 +49,7 @@ def check_device_model(
     The engine has trained the preset for `steps` updates before.
     """
     config = ModelConfig.from_dict({"preset": preset})
-    optimizer = AdamW(0.9, 0.95, 1e-8, 0.1, 1.0)
-    state = TrainingState(config, engine, initial_parameters(config, 1), optimizer)
+    state = TrainingState(config, engine, initial_parameters(config, 1), AdamW())
     stream = source_rows(config, 8 * rows, length, seed=5)
     for step in range(steps):
         state.train_step(stream.step(step), 8 * rows, 5e-4 * min(1, (step + 1) / 50))

@@ -89,7 +89,7 @@ class TrainingState:
         self.optimizer = optimizer.make(config, backend, part)
         backend.scales = {}
         self.results = backend.zeros((4,), np.float64)  # one array, so that a device is read once
-        self.report = self.results[2:]  # see `Optimizer.update`
+        self.report = self.results[2:]  # see `begin_update`
         self.replicas = [
             self.make_replica(engine, index, recompute=recompute)
             for index, engine in enumerate(engines)
@@ -170,7 +170,9 @@ class TrainingState:
         self.group.sum(losses_2, squares)
         if (noted := self.backend.noted) is not None:
             self.group.largest(noted)
-        self.optimizer.update(self.flat, squares, schedule_2, losses_2, self.report)
+        told = squares, schedule_2, losses_2, self.report
+        clip_norm = self.optimizer_settings.clip_norm
+        self.optimizer.update(self.flat, self.backend.begin_update(*told, clip_norm))
         self.shared.note_update()
 
     # ---- a step of a device, which computes while the host goes on

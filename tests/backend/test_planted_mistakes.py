@@ -76,8 +76,8 @@ def test_a_mistake_fails_the_check_of_no_other_op():
         assert blamed - {"layer_norm"} == {op} - {"layer_norm"}
 
 
-def test_every_op_has_a_sign_a_swap_and_a_missing_term_planted():
-    assert set(CHECKED.values()) <= set(TRIALS)
+def test_every_op_of_the_lessons_has_a_sign_a_swap_and_a_missing_term_planted():
+    """An op that no lesson is about may have none."""
     for op in TRIALS:
         assert sum(mistake.op == op for mistake in MISTAKES) >= 3
 

@@ -27,6 +27,7 @@ class Momentum:
     """Gradient descent with momentum, for hosts: one tensor instead of AdamW's two."""
 
     decay: float = 0.9
+    clip_norm: float = 1e9
     tensor_powers: ClassVar[Mapping[str, int]] = {"velocity": 1}
 
     def make(self, config, ops, part):
@@ -37,11 +38,11 @@ class MomentumOptimizer:
     def __init__(self, decay, velocity):
         self.decay, self.tensors = decay, {"velocity": velocity}
 
-    def update(self, flat, squares, schedule_2, losses_2, report_2):
+    def update(self, flat, scalars):
         velocity = self.tensors["velocity"]
         velocity *= self.decay
         velocity += flat.gradients
-        flat.parameters -= schedule_2[0] * velocity
+        flat.parameters -= scalars[2] * velocity
 
 
 def make_state():

@@ -4,15 +4,18 @@
 //   m = β₁ m + (1 − β₁) g,   v = β₂ v + (1 − β₂) g²,   p −= lr · (m̂ / (√v̂ + ε) + decay · p),
 //   g = scale · gradient
 //
-// Three launches: partial sums of squares, the step's scalars from them, the update. When the norm
-// or the loss is not finite, the update changes nothing and is counted. The update also writes the
-// copy of the parameters that products read.
+// Four launches: partial sums of squares and the step's scalars from them, which serve every
+// optimizer; the bias corrections, and the update. When the norm or the loss is not finite, the
+// update changes nothing and is counted. It also writes the copy of the parameters that products
+// read.
 //
 // squared_norm   in: gradients (P) float
 //                out: partial (blocks) double
 //                bytes: 4 P
 // prepare        in: partial, schedule (lr, updates done), losses
-//                out: scalars (STEP_SCALARS) float, report (norm, updates left out) double
+//                out: scalars (STEP_SCALARS), report (norm, updates left out), double
+// correct        in: scalars
+//                out: corrected (2) float: lr / (1 − β₁ᵗ), 1 / (1 − β₂ᵗ)
 // adamw          in: parameters, gradients, m, v (P) float; rates (P / RATE_BLOCK, 2) float: what
 //                lr and lr · decay are multiplied by; a rate of 0 leaves all as it is
 //                out: parameters, m, v, working (P) bfloat16
@@ -38,34 +41,39 @@ extern "C" __global__ void __launch_bounds__(NORM_THREADS)
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     prepare(const double* partial, int blocks, const double* schedule, const double* losses,
-        double beta1, double beta2, double clip_norm, float* scalars, double* report) {
+        double clip_norm, double* scalars, double* report) {
     double total = 0;
     for (int block = threadIdx.x; block < blocks; block += THREADS) total += partial[block];
     total = block_sum<THREADS / 32>(total);
     if (threadIdx.x == 0) {
-        const double norm = sqrt(total), rate = schedule[0], step = schedule[1] + 1;
+        const double norm = sqrt(total);
         const bool finite = isfinite(norm) && isfinite(losses[0]);
         report[0] = norm;
         report[1] += !finite;
         scalars[FINITE] = finite;
         scalars[CLIPPING] = fmin(1.0, clip_norm / (norm + 1e-6));
-        scalars[RATE] = rate / (1 - pow(beta1, step));
-        scalars[CORRECTION] = 1 / (1 - pow(beta2, step));
-        scalars[UNCORRECTED_RATE] = rate;
+        scalars[RATE] = schedule[0];
+        scalars[UPDATE] = schedule[1] + 1;
     }
+}
+
+extern "C" __global__ void correct(
+    const double* scalars, double beta1, double beta2, float* corrected) {
+    corrected[0] = scalars[RATE] / (1 - pow(beta1, scalars[UPDATE]));
+    corrected[1] = 1 / (1 - pow(beta2, scalars[UPDATE]));
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     adamw(float* parameters, bfloat16* working, const float* gradients, float* first, float* second,
-        const float2* rates, long long count, const float* scalars, float beta1,
-        float beta2, float epsilon, float weight_decay) {
+        const float2* rates, long long count, const double* scalars, const float* corrected,
+        float beta1, float beta2, float epsilon, float weight_decay) {
     const long long index = ((long long)blockIdx.x * THREADS + threadIdx.x) * WIDTH;
     if (index >= count || scalars[FINITE] == 0) return;
     const float2 multiples = rates[index / RATE_BLOCK];
     if (multiples.x == 0) return;
-    const float scale = scalars[CLIPPING], rate = scalars[RATE] * multiples.x,
-                correction = scalars[CORRECTION],
-                keep = 1 - scalars[UNCORRECTED_RATE] * multiples.y * weight_decay;
+    const float scale = scalars[CLIPPING], learning_rate = scalars[RATE];
+    const float rate = corrected[0] * multiples.x, correction = corrected[1],
+                keep = 1 - learning_rate * multiples.y * weight_decay;
     Eight p = load(parameters + index), m = load(first + index), v = load(second + index);
     const Eight raw = load(gradients + index);
 #pragma unroll

@@ -66,7 +66,7 @@ HEAD_NORM_BLOCKS = 8
 RATE_BLOCK = 128
 """Elements that share a rate of AdamW: tensors start on multiples of it."""
 
-STEP_SCALARS = 5
+STEP_SCALARS = 4
 """Scalars of an optimizer step that stay on the device between two kernels of adamw.cu."""
 
 MUON_PARTS = 64

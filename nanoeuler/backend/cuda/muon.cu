@@ -20,9 +20,9 @@
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     momentum(const float* gradients, float* moments, const long long* offsets, long long size,
-        const float* scalars, float mu, ACTIVATION* x, float* partial) {
+        const double* scalars, float mu, ACTIVATION* x, float* partial) {
     const long long offset = offsets[blockIdx.y];
-    const float share = (1 - mu) * scalars[CLIPPING];
+    const float share = (1 - mu) * float(scalars[CLIPPING]);
     const bool finite = scalars[FINITE] != 0;
     float total = 0;
     for (long long index = (blockIdx.x * THREADS + threadIdx.x) * WIDTH; finite && index < size;
@@ -58,10 +58,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     apply(float* parameters, bfloat16* working, const long long* offsets, long long size,
-        const ACTIVATION* y, const float* scalars, float scale, float weight_decay) {
+        const ACTIVATION* y, const double* scalars, float scale, float weight_decay) {
     if (scalars[FINITE] == 0) return;
     const long long offset = offsets[blockIdx.y];
-    const float rate = scalars[UNCORRECTED_RATE], keep = 1 - rate * weight_decay;
+    const float rate = scalars[RATE], keep = 1 - rate * weight_decay;
     for (long long index = (blockIdx.x * THREADS + threadIdx.x) * WIDTH; index < size;
         index += PARTS * THREADS * WIDTH) {
         Eight p = load(parameters + offset + index);

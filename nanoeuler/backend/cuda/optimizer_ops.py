@@ -53,14 +53,11 @@ class OptimizerOps(Backend):
         schedule_2: Array,
         losses_2: Array,
         report_2: Array,
-        constants: AdamWConstants,
         clip_norm: float,
     ) -> Array:
-        """`STEP_SCALARS` floats, see adamw.cu."""
-        (scalars,) = self.scratch.take("update", ((STEP_SCALARS,), np.float32))
+        (scalars,) = self.scratch.take("update", ((STEP_SCALARS,), np.float64))
         inputs = squares, len(squares), schedule_2, losses_2
-        numbers = map(np.float64, (constants.beta1, constants.beta2, clip_norm))
-        arguments = *inputs, *numbers, scalars, report_2
+        arguments = *inputs, np.float64(clip_norm), scalars, report_2
         self.launch(self.sources.adamw(), "prepare", 1, ELEMENTWISE_THREADS, *arguments)
         return scalars
 
@@ -77,7 +74,10 @@ class OptimizerOps(Backend):
         arrays = flat.parameters, working, flat.gradients, first_moment, second_moment
         size = flat.parameters.size
         rates = self.rates(tuple(runs), size)
-        arguments = *arrays, rates, np.int64(size), scalars, *map(float, constants)
+        (corrected,) = self.scratch.take("corrected", ((2,), np.float32))
+        betas = map(np.float64, (constants.beta1, constants.beta2))
+        self.launch(self.sources.adamw(), "correct", 1, 1, scalars, *betas, corrected)
+        arguments = *arrays, rates, np.int64(size), scalars, corrected, *map(float, constants)
         self.launch_elementwise(self.sources.adamw(), "adamw", size, *arguments)
 
     def muon(

@@ -1,4 +1,5 @@
-// The scalars of an optimizer step, which stay on the device: adamw.cu computes them.
+// The scalars of an optimizer step, in double, which stay on the device: adamw.cu computes them.
+// UPDATE counts from 1.
 
-enum Scalar { FINITE, CLIPPING, RATE, CORRECTION, UNCORRECTED_RATE, SCALARS };
+enum Scalar { FINITE, CLIPPING, RATE, UPDATE, SCALARS };
 static_assert(SCALARS == STEP_SCALARS, "scalars of a step");

@@ -6,7 +6,6 @@ and v come from one packed product, whose columns are theirs one after another.
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from nanoeuler.backend.arena import Arena
 from nanoeuler.backend.ops import Backend
@@ -21,10 +20,7 @@ from nanoeuler.backend.records import (
 )
 from nanoeuler.model.blocks.block import Block, Rows, StreamBuffers
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.tensors import TensorSpec, packed_rows
-
-if TYPE_CHECKING:
-    from nanoeuler.model.flat import FlatBuffer, NamedArrays
+from nanoeuler.model.tensors import NamedArrays, NamedViews, TensorSpec, packed_rows
 
 
 @dataclass
@@ -84,7 +80,11 @@ class Attention(Block[AttentionWeights, AttentionActivations]):
                 tensors.append(TensorSpec(name, (self.form.head_size,), None))
         return tensors
 
-    def weights(self, buffer: "FlatBuffer", norms: "NamedArrays") -> AttentionWeights:
+    def flops(self) -> tuple[int, int]:
+        """With scores and the mix of values, 2 · E of each head for each key."""
+        return super().flops()[0], 4 * self.form.heads * self.form.head_size
+
+    def weights(self, buffer: NamedViews, norms: NamedArrays) -> AttentionWeights:
         norm, query, key, value, output, *qk_norms = (tensor.name for tensor in self.tensors())
         return AttentionWeights(
             norms[norm],

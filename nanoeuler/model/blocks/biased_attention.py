@@ -4,17 +4,13 @@ q, k and v come from one product, whose columns are theirs one after another.
 """
 
 import math
-from typing import TYPE_CHECKING
 
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import Array, AttentionWeights, BiasedAttentionForm, Norm
 from nanoeuler.model.blocks.attention import Attention, AttentionActivations
 from nanoeuler.model.blocks.block import Rows, StreamBuffers
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.tensors import TensorSpec, norm_tensors
-
-if TYPE_CHECKING:
-    from nanoeuler.model.flat import FlatBuffer, NamedArrays
+from nanoeuler.model.tensors import NamedArrays, NamedViews, TensorSpec, norm_tensors
 
 
 class BiasedAttention(Attention):
@@ -49,7 +45,7 @@ class BiasedAttention(Attention):
             TensorSpec(f"{output}.bias", (dim,), 0.0),
         ]
 
-    def weights(self, buffer: "FlatBuffer", norms: "NamedArrays") -> AttentionWeights:
+    def weights(self, buffer: NamedViews, norms: NamedArrays) -> AttentionWeights:
         norm, norm_bias, *products = (tensor.name for tensor in self.tensors())
         packed, packed_bias, output, output_bias = (buffer[name] for name in products)
         return AttentionWeights(

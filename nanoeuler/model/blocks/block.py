@@ -1,16 +1,14 @@
 """The interface of a block, and the arguments of its forward and backward pass."""
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from nanoeuler.backend.arena import Arena
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import Array, BlockForm, CacheSlots, Norm, RopeTable
-from nanoeuler.model.tensors import TensorSpec
-
-if TYPE_CHECKING:
-    from nanoeuler.model.flat import FlatBuffer, NamedArrays
+from nanoeuler.model.tensors import NamedArrays, NamedViews, TensorSpec
 
 Weights = TypeVar("Weights")
 Activations = TypeVar("Activations")
@@ -53,8 +51,16 @@ class Block(ABC, Generic[Weights, Activations]):
     def tensors(self) -> list[TensorSpec]:
         """Its parameters, in the order of the flat buffers, the norm in front first."""
 
+    def flops(self) -> tuple[int, int]:
+        """Operations of a forward pass: for each token, and for each key that a token sees.
+
+        A multiply-add counts as two. Counted are matrix products.
+        """
+        matrices = (tensor.shape for tensor in self.tensors() if len(tensor.shape) > 1)
+        return 2 * sum(map(math.prod, matrices)), 0
+
     @abstractmethod
-    def weights(self, buffer: "FlatBuffer", norms: "NamedArrays") -> Weights:
+    def weights(self, buffer: NamedViews, norms: NamedArrays) -> Weights:
         """Views of its parameters; `norms` is the buffer that holds the norm's weight."""
 
     @abstractmethod

@@ -5,17 +5,13 @@ The gradient of `up` takes its place in the backward pass.
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from nanoeuler.backend.arena import Arena
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import Array, CacheSlots, GeluForm, GeluWeights, Norm
 from nanoeuler.model.blocks.block import Block, Rows, StreamBuffers
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.tensors import TensorSpec, norm_tensors
-
-if TYPE_CHECKING:
-    from nanoeuler.model.flat import FlatBuffer, NamedArrays
+from nanoeuler.model.tensors import NamedArrays, NamedViews, TensorSpec, norm_tensors
 
 
 @dataclass
@@ -49,7 +45,7 @@ class Gelu(Block[GeluWeights, GeluActivations]):
             TensorSpec(f"{down}.bias", (c.dim,), 0.0),
         ]
 
-    def weights(self, buffer: "FlatBuffer", norms: "NamedArrays") -> GeluWeights:
+    def weights(self, buffer: NamedViews, norms: NamedArrays) -> GeluWeights:
         norm, norm_bias, *products = (tensor.name for tensor in self.tensors())
         return GeluWeights(norms[norm], norms[norm_bias], *map(buffer.storage, products))
 

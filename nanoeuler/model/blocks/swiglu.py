@@ -5,17 +5,13 @@ Gate and up come from one packed product. Its gradient takes its place in the ba
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from nanoeuler.backend.arena import Arena
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import Array, CacheSlots, Norm, SwigluForm, SwigluWeights
 from nanoeuler.model.blocks.block import Block, Rows, StreamBuffers
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.tensors import TensorSpec, packed_rows
-
-if TYPE_CHECKING:
-    from nanoeuler.model.flat import FlatBuffer, NamedArrays
+from nanoeuler.model.tensors import NamedArrays, NamedViews, TensorSpec, packed_rows
 
 
 @dataclass
@@ -57,7 +53,7 @@ class Swiglu(Block[SwigluWeights, SwigluActivations]):
             TensorSpec(down, shape[::-1], residual_std, storage[::-1]),
         ]
 
-    def weights(self, buffer: "FlatBuffer", norms: "NamedArrays") -> SwigluWeights:
+    def weights(self, buffer: NamedViews, norms: NamedArrays) -> SwigluWeights:
         norm, gate, up, down = (tensor.name for tensor in self.tensors())
         return SwigluWeights(norms[norm], buffer.packed(gate, up), buffer.storage(down))
 

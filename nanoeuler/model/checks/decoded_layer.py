@@ -16,7 +16,7 @@ from nanoeuler.model.checks.op_comparison import Arrays, Input, Output, Random, 
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.decoding.appending import decode_step, is_fused, norm_of, run_cached
 from nanoeuler.model.flat import FlatBuffer, model_weights
-from nanoeuler.model.heads import head_rows
+from nanoeuler.model.spec import head_rows
 from nanoeuler.model.transformer import Transformer
 
 

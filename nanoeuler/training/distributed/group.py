@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import Array
 from nanoeuler.model.bf16 import from_bf16, to_bf16
 
@@ -29,10 +28,6 @@ class Group:
 
     rank = 0
     size = 1
-
-    def on(self, engine: Backend) -> "Group":
-        """This group, with the fastest way there is for the arrays of an engine."""
-        return self
 
     def tell(self, call: str, *arguments: Any) -> None:
         """On rank 0: let the others make a call next. The arguments are plain values."""
@@ -114,15 +109,6 @@ class HostGroup(Group):
         """`peers`: on rank 0 its connections to the others, in order; on those the one to it."""
         self.rank, self.size, self.peers = rank, size, peers
         self.received: dict[tuple[int, np.dtype], np.ndarray] = {}
-
-    def on(self, engine: Backend) -> Group:
-        if engine.device is None:
-            return self
-        from nanoeuler.backend.cuda.engine import CudaBackend
-        from nanoeuler.training.distributed.nccl import NcclGroup
-
-        assert isinstance(engine, CudaBackend)
-        return NcclGroup(self, engine)
 
     def tell(self, call: str, *arguments: Any) -> None:
         with losing():

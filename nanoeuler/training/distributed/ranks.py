@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from nanoeuler import log
+from nanoeuler.backend.ops import Backend
 from nanoeuler.errors import UserError
 from nanoeuler.system.cores import threads_allowed
 from nanoeuler.training.distributed import slurm_tasks
@@ -91,6 +92,17 @@ def follow_parent() -> HostGroup:
     threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     leader = Connection(int(os.environ[LEADER]))
     return HostGroup(own_rank(), int(os.environ[RANKS]), [leader])
+
+
+def connected(group: Group, engine: Backend) -> Group:
+    """The group, with the fastest way there is for the arrays of an engine."""
+    if engine.device is None or not isinstance(group, HostGroup):
+        return group
+    from nanoeuler.backend.cuda.engine import CudaBackend
+    from nanoeuler.training.distributed.nccl import NcclGroup
+
+    assert isinstance(engine, CudaBackend)
+    return NcclGroup(group, engine)
 
 
 def end_with(parent: int) -> None:

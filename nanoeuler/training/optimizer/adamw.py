@@ -17,11 +17,11 @@ from nanoeuler.model.tensors import Tensor
 class AdamW:
     """The constants; the learning rate comes from the schedule."""
 
-    beta1: float
-    beta2: float
-    epsilon: float
-    weight_decay: float
-    clip_norm: float
+    beta1: float = 0.9
+    beta2: float = 0.95
+    epsilon: float = 1e-8
+    weight_decay: float = 0.1
+    clip_norm: float = 1.0
     embedding_rate: float = 1.0  # multiple of the learning rate, for the embedding
     tensor_powers: ClassVar[Mapping[str, int]] = {"first_moment": 1, "second_moment": 2}
     # float32 in every precision
@@ -37,7 +37,7 @@ class AdamWOptimizer:
     """Both moments of every parameter. Matrices decay, norms don't."""
 
     def __init__(self, settings: AdamW, config: ModelConfig, ops: Backend, part: slice):
-        self.ops, self.clip_norm = ops, settings.clip_norm
+        self.ops = ops
         self.constants = AdamWConstants(
             settings.beta1, settings.beta2, settings.epsilon, settings.weight_decay
         )
@@ -46,16 +46,7 @@ class AdamWOptimizer:
             name: ops.zeros((part.stop - part.start,)) for name in settings.tensor_powers
         }
 
-    def update(
-        self, flat: FlatState, squares: Array, schedule_2: Array, losses_2: Array, report_2: Array
-    ) -> None:
-        scalars = self.ops.begin_update(
-            squares, schedule_2, losses_2, report_2, self.constants, self.clip_norm
-        )
-        self.move(flat, scalars)
-
-    def move(self, flat: FlatState, scalars: Array) -> None:
-        """The update itself, by the scalars of `begin_update`."""
+    def update(self, flat: FlatState, scalars: Array) -> None:
         first, second = self.tensors.values()
         self.ops.adamw(flat, first, second, self.runs, self.constants, scalars)
 

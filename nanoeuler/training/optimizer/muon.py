@@ -49,6 +49,10 @@ class Muon:
         "fp8": 5e-3,  # which Muon's own products are not computed in
     }
 
+    @property
+    def clip_norm(self) -> float:
+        return self.adamw.clip_norm
+
     def make(self, config: ModelConfig, ops: Backend, part: slice) -> "MuonOptimizer":
         return MuonOptimizer(self, config, ops, part)
 
@@ -66,8 +70,8 @@ class MuonOptimizer(AdamWOptimizer):
         decay = settings.adamw.weight_decay
         self.muon_constants = MuonConstants(settings.momentum, decay, POLYNOMIALS)
 
-    def move(self, flat: FlatState, scalars: Array) -> None:
-        super().move(flat, scalars)
+    def update(self, flat: FlatState, scalars: Array) -> None:
+        super().update(flat, scalars)
         first = self.tensors["first_moment"]
         self.ops.muon(flat, first, self.groups, self.muon_constants, scalars)
 

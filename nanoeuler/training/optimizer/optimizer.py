@@ -16,15 +16,11 @@ class Optimizer(Protocol):
     """Its state by name: flat float32 arrays, each of them the part laid out by the tensor table. A
     checkpoint saves them; the padding stays zero."""
 
-    def update(
-        self, flat: FlatState, squares: Array, schedule_2: Array, losses_2: Array, report_2: Array
-    ) -> None:
+    def update(self, flat: FlatState, scalars: Array) -> None:
         """Move the parameters by the gradients, unless loss or gradient are not finite.
 
-        `flat` has the part alone, `squares` are `Backend.squares` of the whole gradient.
-        `schedule` (float64): learning rate, and updates done so far. `report` (float64): the
-        gradient's norm before clipping; updates left out so far. No value is looked at on the
-        host, so that an engine may record the update.
+        `flat` has the part alone; `scalars` are those of `Backend.begin_update`. No value is
+        looked at on the host, so that an engine may record the update.
         """
 
 
@@ -38,6 +34,10 @@ class OptimizerSettings(Protocol):
     tolerance: ClassVar[Mapping[str, float]]
     """By an engine's precision: relative error of parameters after three updates at rates of about
     0.1, at most: see `check_updates.py`."""
+
+    @property
+    def clip_norm(self) -> float:
+        """Norm of the whole gradient, at most: a longer one is shortened to it."""
 
     def make(self, config: ModelConfig, ops: Backend, part: slice) -> Optimizer:
         """An optimizer of a part of the flat buffers, at its beginning. No matrix of a block is
