@@ -79,7 +79,7 @@ class Inputs:
         expected = np.empty(inputs[0].shape)
         lse = np.empty((1, expected.shape[2], expected.shape[1]))
         ReferenceBackend(np.float64).attention(
-            *inputs, self.starts[:1].get(), self.offset[:1].get(), expected, lse
+            AttentionArrays(*inputs, expected), self.starts[:1].get(), self.offset[:1].get(), lse
         )
         return float(
             np.linalg.norm(self.out[:1].astype(np.float32).get() - expected)

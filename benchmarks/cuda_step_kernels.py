@@ -49,19 +49,22 @@ OPS = {
     "rope": lambda x, *rest, **named: (2 * size(x), "TB/s"),
     "swiglu": lambda gate, up, out: (3 * size(out), "TB/s"),
     "swiglu_backward": lambda dout, *rest: (6 * size(dout), "TB/s"),
-    "rms_norm": lambda x, w, epsilon, out, inverse: (size(x) + size(out), "TB/s"),
-    "rms_norm_backward": lambda dout, x, w, inverse, dx, dw, add_to_dx, out_ND=None, **rest: (
-        size(dout) + size(x) + size(dx) * (1 + add_to_dx) + (0 if out_ND is None else size(out_ND)),
+    "rms_norm": lambda norm: (size(norm.x_ND) + size(norm.out_ND), "TB/s"),
+    "rms_norm_backward": lambda dout, norm, into: (
+        size(dout)
+        + size(norm.x_ND)
+        + size(into.dx_ND) * (1 + into.add_to_dx)
+        + (0 if into.out_ND is None else size(into.out_ND)),
         "TB/s",
     ),
     "add_layer_norm": lambda x, *rest: (4 * size(x), "TB/s"),
-    "layer_norm_backward": lambda dout, *rest, **named: (5 * size(dout), "TB/s"),
+    "layer_norm_backward": lambda dout, *rest: (5 * size(dout), "TB/s"),
     "add_bias": lambda out, bias: (2 * size(out), "TB/s"),
     "bias_gelu": lambda x, bias, out: (3 * size(out), "TB/s"),
     "gelu_backward": lambda dout, *rest: (4 * size(dout), "TB/s"),
     "bias_backward": lambda dout, *rest, **named: (size(dout), "TB/s"),
     "layer_norm": lambda norm: (2 * size(norm.x_ND), "TB/s"),
-    "cross_entropy_with_gradient": lambda logits, *rest: (2 * size(logits), "TB/s"),
+    "cross_entropy_with_gradient": lambda rows: (2 * size(rows.logits_RV), "TB/s"),
     "embedding": lambda ids, table, out: (2 * size(out), "TB/s"),
     "embedding_backward": lambda ids, dout, dtable, **rest: (size(dout) + size(dtable), "TB/s"),
     "squares": lambda gradients: (size(gradients), "TB/s"),
@@ -92,10 +95,14 @@ class Timer:
             begin.record(self.backend.stream)
             result = op(*arguments, **named)
             end.record(self.backend.stream)
-            shapes = " ".join(
-                "×".join(map(str, a.shape)) for a in arguments[:4] if hasattr(a, "shape")
-            )
-            kind = " ".join({str(a.dtype) for a in arguments[:1] if hasattr(a, "dtype")})
+            arrays = [
+                array
+                for given in arguments
+                for array in (given if isinstance(given, tuple) else (given,))
+                if hasattr(array, "shape")
+            ]
+            shapes = " ".join("×".join(map(str, array.shape)) for array in arrays[:4])
+            kind = " ".join(str(array.dtype) for array in arrays[:1])
             self.calls.append((f"{name} {shapes} {kind}", begin, end, work(*arguments, **named)))
             return result
 

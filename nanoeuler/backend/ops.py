@@ -33,17 +33,22 @@ from nanoeuler.backend.records import (
     Array,
     AttentionArrays,
     BlockForm,
+    EulerStep,
     FlatState,
+    GateUp,
     HeadNorm,
     LayerNorm,
+    LogitRows,
     MatrixGroup,
     ModelWeights,
     MuonConstants,
     Norm,
+    NormGradients,
     ParameterRun,
     PreferencePairs,
     RmsNorm,
     RopeTable,
+    Rotation,
 )
 from nanoeuler.system import provenance
 
@@ -351,44 +356,14 @@ class Backend(ABC):
         if isinstance(norm, LayerNorm):
             self.layer_norm(norm)
         else:
-            self.rms_norm(*norm)
+            self.rms_norm(norm)
 
-    def norm_backward(
-        self,
-        dout_ND: Array,
-        norm: Norm,
-        dx_ND: Array,
-        dweight_D: Array,
-        dbias_D: Array | None,
-        *,
-        add_to_dx: bool,
-        accumulate: bool,
-        out_ND: Array | None = None,
-    ) -> None:
+    def norm_backward(self, dout_ND: Array, norm: Norm, into: NormGradients) -> None:
         """`rms_norm_backward` or `layer_norm_backward`."""
         if isinstance(norm, LayerNorm):
-            self.layer_norm_backward(
-                dout_ND,
-                norm,
-                dx_ND,
-                dweight_D,
-                dbias_D,
-                add_to_dx=add_to_dx,
-                accumulate=accumulate,
-                out_ND=out_ND,
-            )
+            self.layer_norm_backward(dout_ND, norm, into)
         else:
-            self.rms_norm_backward(
-                dout_ND,
-                norm.x_ND,
-                norm.weight_D,
-                norm.inverse_rms_N,
-                dx_ND,
-                dweight_D,
-                add_to_dx=add_to_dx,
-                accumulate=accumulate,
-                out_ND=out_ND,
-            )
+            self.rms_norm_backward(dout_ND, norm, into)
 
     @abstractmethod
     def layer_norm(self, norm: LayerNorm) -> None:
@@ -404,24 +379,11 @@ class Backend(ABC):
         """norm.x = x + step_size · (delta + bias), then the norm itself."""
 
     @abstractmethod
-    def layer_norm_backward(
-        self,
-        dout_ND: Array,
-        norm: LayerNorm,
-        dx_ND: Array,
-        dweight_D: Array,
-        dbias_D: Array,
-        *,
-        add_to_dx: bool,
-        accumulate: bool,
-        out_ND: Array | None = None,
-    ) -> None:
-        """Gradients of `layer_norm`, and with `out` its output again, as in `rms_norm_backward`."""
+    def layer_norm_backward(self, dout_ND: Array, norm: LayerNorm, into: NormGradients) -> None:
+        """Gradients of `layer_norm`, as in `rms_norm_backward`."""
 
     @abstractmethod
-    def rms_norm(
-        self, x_ND: Array, weight_D: Array, epsilon: float, out_ND: Array, inverse_rms_N: Array
-    ) -> None:
+    def rms_norm(self, norm: RmsNorm) -> None:
         """out = w · x / r, inverse_rms = 1 / r, r = √(mean(x²) + ε)"""
 
     @abstractmethod
@@ -429,53 +391,26 @@ class Backend(ABC):
         """norm.x = x + step_size · delta, then the norm itself."""
 
     @abstractmethod
-    def rms_norm_backward(
-        self,
-        dout_ND: Array,
-        x_ND: Array,
-        weight_D: Array,
-        inverse_rms_N: Array,
-        dx_ND: Array,
-        dweight_D: Array,
-        *,
-        add_to_dx: bool,
-        accumulate: bool,
-        out_ND: Array | None = None,
-    ) -> None:
-        """Gradients of `rms_norm`, and with `out` its output again, so that nobody keeps it.
+    def rms_norm_backward(self, dout_ND: Array, norm: RmsNorm, into: NormGradients) -> None:
+        """Gradients of `rms_norm`, and with `into.out` its output again, so that nobody keeps it.
 
-        `add_to_dx`: dx already holds the gradient that flows past the norm along the residual
-        stream. `out` may be the array of `dout`. (Nine arguments: six arrays go in and out, and
-        the three options each save a pass over memory.)
+        `norm.out` is neither read nor written.
         """
 
-    def euler_step(
-        self,
-        inner_NI: Array,
-        weight_DI: Array,
-        delta_ND: Array,
-        x_ND: Array,
-        step_size: float,
-        norm: Norm,
-        bias_D: Array | None = None,
-    ) -> None:
-        """A block's last product with its step and the norm behind it.
-
-        norm.x = x + step_size · (inner Wᵀ + bias), then the norm. `delta` is scratch for the
-        product. With a bias the norm is a LayerNorm.
-        """
-        self.linear(inner_NI, weight_DI, delta_ND)
+    def euler_step(self, inner_NI: Array, weight_DI: Array, step: EulerStep) -> None:
+        """A block's last product, inner Wᵀ, with its step and the norm behind it."""
+        x, delta, step_size, norm, bias = step
+        self.linear(inner_NI, weight_DI, delta)
         if isinstance(norm, LayerNorm):
-            self.add_layer_norm(x_ND, delta_ND, bias_D, step_size, norm)
+            self.add_layer_norm(x, delta, bias, step_size, norm)
         else:
-            self.add_rms_norm(x_ND, delta_ND, step_size, norm)
+            self.add_rms_norm(x, delta, step_size, norm)
 
     def head_norm(self, x_NHE: Array, norm: HeadNorm) -> None:
         """x = weight · x / r of every head in place, r = √(mean(x²) + ε) over the head."""
         E = x_NHE.shape[-1]
         norm.raw_NHE[...] = x_NHE
-        rows = norm.raw_NHE.reshape(-1, E), self.weight_or_ones(norm.weight_E, E), norm.epsilon
-        self.rms_norm(*rows, norm.scratch_NHE.reshape(-1, E), norm.inverse_rms_NH.reshape(-1))
+        self.rms_norm(self.norm_of_heads(norm, E))
         x_NHE[...] = norm.scratch_NHE
 
     def head_norm_backward(
@@ -483,19 +418,17 @@ class Backend(ABC):
     ) -> None:
         """From the gradient of `head_norm`'s output to that of its input, in place."""
         E = dx_NHE.shape[-1]
-        weight_E = self.weight_or_ones(norm.weight_E, E)
         norm.scratch_NHE[...] = dx_NHE
-        self.rms_norm_backward(
-            norm.scratch_NHE.reshape(-1, E),
-            norm.raw_NHE.reshape(-1, E),
-            weight_E,
-            norm.inverse_rms_NH.reshape(-1),
-            norm.dscratch_NHE.reshape(-1, E),
-            self.unused_gradient(E) if dweight_E is None else dweight_E,
-            add_to_dx=False,
-            accumulate=accumulate,
-        )
+        dweight_E = self.unused_gradient(E) if dweight_E is None else dweight_E
+        into = NormGradients(norm.dscratch_NHE.reshape(-1, E), dweight_E, accumulate=accumulate)
+        self.rms_norm_backward(norm.scratch_NHE.reshape(-1, E), self.norm_of_heads(norm, E), into)
         dx_NHE[...] = norm.dscratch_NHE
+
+    def norm_of_heads(self, norm: HeadNorm, size: int) -> RmsNorm:
+        """The norm of all heads as rows, from `raw` to `scratch`."""
+        x, out = (array.reshape(-1, size) for array in (norm.raw_NHE, norm.scratch_NHE))
+        weight = self.weight_or_ones(norm.weight_E, size)
+        return RmsNorm(x, weight, norm.epsilon, out, norm.inverse_rms_NH.reshape(-1))
 
     def weight_or_ones(self, weight_E: Array | None, size: int) -> Array:
         """A norm's weight, or the weight of a norm that has none."""
@@ -530,34 +463,22 @@ class Backend(ABC):
         """Rotate each pair x[i], x[i + E/2] in place by φ[i], or by −φ[i]: the backward pass."""
 
     def linear_rope(
-        self,
-        x_NI: Array,
-        weight_OI: Array,
-        out_NO: Array,
-        rotated: list[Array],
-        positions_N: Array,
-        table: RopeTable,
+        self, x_NI: Array, weight_OI: Array, out_NO: Array, rotated: list[Array], by: Rotation
     ) -> None:
         """out = x Wᵀ, then `rope` on parts of it, which are views (N, H, E) of `out`."""
         self.linear(x_NI, weight_OI, out_NO)
         for part in rotated:
-            self.rope(part, positions_N, table)
+            self.rope(part, *by)
 
     # ---- attention
 
     @abstractmethod
     def attention(
-        self,
-        query_BTHE: Array,
-        key_BSGE: Array,
-        value_BSGE: Array,
-        starts_BT: Array,
-        offset_B: Array,
-        out_BTHE: Array,
-        lse_BHT: Array,
+        self, heads: AttentionArrays, starts_BT: Array, offset_B: Array, lse_BHT: Array
     ) -> None:
         """out = softmax(q kᵀ / √E) v, causal, and the log-sum-exp of the scores.
 
+        There may be more keys than queries: those of a cache, (B, S, G, E) like the values.
         Query i of row b sits at key position offset[b] + i. It sees the keys from starts[b, i] up
         to itself.
         """
@@ -569,12 +490,12 @@ class Backend(ABC):
         gradients: AttentionArrays,
         starts_BT: Array,
         lse_BHT: Array,
-        rotation: tuple[Array, RopeTable] | None = None,
+        rotation: Rotation | None = None,
     ) -> None:
         """From `gradients.out` to the gradients of query, key and value; all offsets are 0.
 
-        `rotation`: positions (N,) and table by which `rope` had rotated queries and keys. Their
-        gradients are rotated back.
+        `rotation`: that by which `rope` had rotated queries and keys. Their gradients are rotated
+        back.
         """
 
     @abstractmethod
@@ -602,36 +523,20 @@ class Backend(ABC):
         dgate may be the array of gate, dup that of up, and out that of dout.
         """
 
-    def linear_swiglu(
-        self,
-        x_NI: Array,
-        weight_OI: Array,
-        packed_NO: Array,
-        gate: slice,
-        up: slice,
-        out_NF: Array,
-    ) -> None:
-        """packed = x Wᵀ, out = swiglu of its columns `gate` and `up`."""
-        self.linear(x_NI, weight_OI, packed_NO)
-        self.swiglu(packed_NO[:, gate], packed_NO[:, up], out_NF)
+    def linear_swiglu(self, x_NI: Array, weight_OI: Array, product: GateUp, out_NF: Array) -> None:
+        """product.packed = x Wᵀ, out = swiglu of its columns `gate` and `up`."""
+        self.linear(x_NI, weight_OI, product.packed_NO)
+        self.swiglu(*product.parts, out_NF)
 
     def linear_swiglu_backward(
-        self,
-        dx_ND: Array,
-        weight_DF: Array,
-        scale: float,
-        packed_NO: Array,
-        gate: slice,
-        up: slice,
-        out_NF: Array,
+        self, dx_ND: Array, weight_DF: Array, scale: float, product: GateUp, out_NF: Array
     ) -> None:
         """From the gradient of scale · out Wᵀ to those of gate and up, which replace them.
 
         `out` receives swiglu's output again.
         """
         self.linear_backward_input(dx_ND, weight_DF, out_NF, scale)
-        parts = packed_NO[:, gate], packed_NO[:, up]
-        self.swiglu_backward(out_NF, *parts, *parts, out_NF)
+        self.swiglu_backward(out_NF, *product.parts, *product.parts, out_NF)
 
     # ---- GELU
 
@@ -668,31 +573,20 @@ class Backend(ABC):
     # ---- losses
 
     @abstractmethod
-    def cross_entropy(
-        self, logits_RV: Array, targets_R: Array, logprobs_R: Array, lse_R: Array
-    ) -> None:
+    def cross_entropy(self, rows: LogitRows) -> None:
         """logprobs = logit of the target − lse, lse = log Σ exp(logits).
 
         A target of −1 has log-probability 0 and no gradient.
         """
 
     @abstractmethod
-    def cross_entropy_backward(
-        self, logits_RV: Array, targets_R: Array, weights_R: Array, lse_R: Array
-    ) -> None:
-        """The logits become the gradient of the loss −Σ weights · logprobs."""
+    def cross_entropy_backward(self, rows: LogitRows) -> None:
+        """The logits become the gradient of the loss −Σ weights · logprobs, by weights and lse."""
 
-    def cross_entropy_with_gradient(
-        self,
-        logits_RV: Array,
-        targets_R: Array,
-        weights_R: Array,
-        logprobs_R: Array,
-        lse_R: Array,
-    ) -> None:
+    def cross_entropy_with_gradient(self, rows: LogitRows) -> None:
         """Both, for weights that are known beforehand."""
-        self.cross_entropy(logits_RV, targets_R, logprobs_R, lse_R)
-        self.cross_entropy_backward(logits_RV, targets_R, weights_R, lse_R)
+        self.cross_entropy(rows)
+        self.cross_entropy_backward(rows)
 
     def few_targets(self, targets_NK: Array) -> Array | None:
         """Indices of the tokens that have a target, where the heads should take those alone.

@@ -12,8 +12,14 @@ RopeTable = tuple[Array, Array]
 """Cosines and sines of the rotary angles, each (positions, head_size / 2)."""
 
 
-@dataclass
-class AttentionArrays:
+class Rotation(NamedTuple):
+    """Where tokens stand, and the angles by which `rope` rotates what stands there."""
+
+    positions_N: Array
+    table: RopeTable
+
+
+class AttentionArrays(NamedTuple):
     """The arrays of one attention, or their gradients; q, k, v may be parts of a packed product."""
 
     query: Array  # (B, T, H, E), like out
@@ -46,6 +52,30 @@ class LayerNorm(NamedTuple):
 Norm = RmsNorm | LayerNorm
 
 
+class NormGradients(NamedTuple):
+    """Where the backward pass of a norm writes."""
+
+    dx_ND: Array
+    dweight_D: Array
+    dbias_D: Array = None  # of a LayerNorm
+    add_to_dx: bool = False  # dx holds the gradient that flows past the norm along the stream
+    accumulate: bool = False  # add to the gradients of weight and bias
+    out_ND: Array | None = None  # the norm's output once more, maybe in the place of `dout`
+
+
+class EulerStep(NamedTuple):
+    """A step of the residual stream behind a product, and the norm behind it.
+
+    norm.x = x + step_size · (product + bias), then the norm.
+    """
+
+    x_ND: Array
+    delta_ND: Array  # scratch for the product
+    step_size: float
+    norm: Norm
+    bias_D: Array | None = None  # with one the norm is a LayerNorm
+
+
 class HeadNorm(NamedTuple):
     """An RMSNorm of every head of q or k, with arrays of its own."""
 
@@ -55,6 +85,29 @@ class HeadNorm(NamedTuple):
     inverse_rms_NH: Array
     scratch_NHE: Array  # contiguous, `activation`
     dscratch_NHE: Array  # the same; for the backward pass alone
+
+
+class GateUp(NamedTuple):
+    """The packed product of an MLP with gates, or its gradient."""
+
+    packed_NO: Array
+    gate: slice  # its columns
+    up: slice
+
+    @property
+    def parts(self) -> tuple[Array, Array]:
+        """Gate and up, (N, F) each."""
+        return self.packed_NO[:, self.gate], self.packed_NO[:, self.up]
+
+
+class LogitRows(NamedTuple):
+    """Logits and, for each of their rows, what a loss takes and finds."""
+
+    logits_RV: Array  # a backward pass puts their gradient in their place
+    targets_R: Array  # −1: none, so that log-probability and gradient are 0
+    logprobs_R: Array  # of the targets: found
+    lse_R: Array  # log Σ exp(logits): found
+    weights_R: Array = None  # the loss is −Σ weights · logprobs
 
 
 class PreferencePairs(NamedTuple):

@@ -19,12 +19,15 @@ from nanoeuler.backend.records import (
     AttentionArrays,
     FlatState,
     LayerNorm,
+    LogitRows,
     MatrixGroup,
     MuonConstants,
+    NormGradients,
     ParameterRun,
     PreferencePairs,
     RmsNorm,
     RopeTable,
+    Rotation,
 )
 from nanoeuler.system import provenance
 from nanoeuler.system.cores import threads_asked
@@ -142,9 +145,8 @@ class ReferenceBackend(Backend):
 
     # ---- RMSNorm (Zhang & Sennrich 2019, eq. 4):  out = w · x / r,  r = √(mean(x²) + ε)
 
-    def rms_norm(
-        self, x_ND: Array, weight_D: Array, epsilon: float, out_ND: Array, inverse_rms_N: Array
-    ) -> None:
+    def rms_norm(self, norm: RmsNorm) -> None:
+        x_ND, weight_D, epsilon, out_ND, inverse_rms_N = norm
         np.einsum("nd,nd->n", x_ND, x_ND, out=inverse_rms_N)
         inverse_rms_N /= x_ND.shape[1]
         inverse_rms_N += epsilon
@@ -160,22 +162,12 @@ class ReferenceBackend(Backend):
         else:
             np.multiply(delta_ND, step_size, out=total_ND)
             total_ND += x_ND
-        self.rms_norm(*norm)
+        self.rms_norm(norm)
 
-    def rms_norm_backward(
-        self,
-        dout_ND: Array,
-        x_ND: Array,
-        weight_D: Array,
-        inverse_rms_N: Array,
-        dx_ND: Array,
-        dweight_D: Array,
-        *,
-        add_to_dx: bool,
-        accumulate: bool,
-        out_ND: Array | None = None,
-    ) -> None:
+    def rms_norm_backward(self, dout_ND: Array, norm: RmsNorm, into: NormGradients) -> None:
         """With u = x / r and g = w · dout:  dx = (g − u · mean(g · u)) / r,  dw = Σₙ dout · u."""
+        x_ND, weight_D, _, _, inverse_rms_N = norm
+        dx_ND, dweight_D, _, add_to_dx, accumulate, out_ND = into
         unit = x_ND * inverse_rms_N[:, None]
         store(dweight_D, np.einsum("nd,nd->d", dout_ND, unit), accumulate)
         gradient = dout_ND * weight_D
@@ -194,7 +186,7 @@ class ReferenceBackend(Backend):
     def layer_norm(self, norm: LayerNorm) -> None:
         x, weight, bias, epsilon, out, inverse_rms = norm
         np.subtract(x, x.mean(axis=1, keepdims=True), out=out)
-        self.rms_norm(out.copy(), weight, epsilon, out, inverse_rms)
+        self.rms_norm(RmsNorm(out.copy(), weight, epsilon, out, inverse_rms))
         out += bias
 
     def add_layer_norm(
@@ -206,23 +198,13 @@ class ReferenceBackend(Backend):
         total_ND += x_ND
         self.layer_norm(norm)
 
-    def layer_norm_backward(
-        self,
-        dout_ND: Array,
-        norm: LayerNorm,
-        dx_ND: Array,
-        dweight_D: Array,
-        dbias_D: Array,
-        *,
-        add_to_dx: bool,
-        accumulate: bool,
-        out_ND: Array | None = None,
-    ) -> None:
+    def layer_norm_backward(self, dout_ND: Array, norm: LayerNorm, into: NormGradients) -> None:
         """With u = (x − m) / r and g = w · dout:
 
         dx = (g − mean(g) − u · mean(g · u)) / r,  dw = Σₙ dout · u,  dbias = Σₙ dout
         """
         x, weight, bias, _, _, inverse_rms = norm
+        dx_ND, dweight_D, dbias_D, add_to_dx, accumulate, out_ND = into
         unit = (x - x.mean(axis=1, keepdims=True)) * inverse_rms[:, None]
         store(dweight_D, np.einsum("nd,nd->d", dout_ND, unit), accumulate)
         store(dbias_D, np.einsum("nd->d", dout_ND), accumulate)
@@ -261,15 +243,9 @@ class ReferenceBackend(Backend):
     # ---- causal grouped-query attention:  out = softmax(q kᵀ / √E) v
 
     def attention(
-        self,
-        query_BTHE: Array,
-        key_BSGE: Array,
-        value_BSGE: Array,
-        starts_BT: Array,
-        offset_B: Array,
-        out_BTHE: Array,
-        lse_BHT: Array,
+        self, heads: AttentionArrays, starts_BT: Array, offset_B: Array, lse_BHT: Array
     ) -> None:
+        query_BTHE, key_BSGE, value_BSGE, out_BTHE = heads
         for row, queries, keys, position in documents(starts_BT, offset_B):
             key = key_BSGE[row, keys].transpose(1, 0, 2)  # (G, keys, E)
             value = value_BSGE[row, keys].transpose(1, 0, 2)
@@ -293,7 +269,7 @@ class ReferenceBackend(Backend):
         gradients: AttentionArrays,
         starts_BT: Array,
         lse_BHT: Array,
-        rotation: tuple[Array, RopeTable] | None = None,
+        rotation: Rotation | None = None,
     ) -> None:
         """With p the probabilities, recomputed from lse, and dp = dout vᵀ:
 
@@ -381,9 +357,8 @@ class ReferenceBackend(Backend):
 
     # ---- cross-entropy of R rows of logits; a target of −1 has no loss and no gradient
 
-    def cross_entropy(
-        self, logits_RV: Array, targets_R: Array, logprobs_R: Array, lse_R: Array
-    ) -> None:
+    def cross_entropy(self, rows: LogitRows) -> None:
+        logits_RV, targets_R, logprobs_R, lse_R, _ = rows
         # some rows at a time: a copy of all logits would be the step's largest array
         for start in range(0, len(logits_RV), 1024):
             part = slice(start, start + 1024)
@@ -393,10 +368,9 @@ class ReferenceBackend(Backend):
         logprobs_R -= lse_R
         logprobs_R[targets_R < 0] = 0
 
-    def cross_entropy_backward(
-        self, logits_RV: Array, targets_R: Array, weights_R: Array, lse_R: Array
-    ) -> None:
+    def cross_entropy_backward(self, rows: LogitRows) -> None:
         """dlogits = weight · (softmax − one-hot of the target)"""
+        logits_RV, targets_R, _, lse_R, weights_R = rows
         weights = np.where(targets_R < 0, 0, weights_R).astype(logits_RV.dtype)
         logits_RV -= lse_R[:, None]
         np.exp(logits_RV, out=logits_RV)

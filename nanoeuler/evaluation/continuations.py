@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nanoeuler.backend.records import LogitRows
 from nanoeuler.model.likelihood import BATCH_TOKENS, Share, in_order
 from nanoeuler.model.transformer import Batch, Transformer
 from nanoeuler.tokenizer import Tokenizer
@@ -163,7 +164,7 @@ def score(model: Transformer, batch: PackedBatch) -> tuple[np.ndarray, np.ndarra
         logits_RV = model.first_logits(hidden_ND[ops.from_host(batch.offsets_R[part])])
         logprobs, lse = ops.empty((count,)), ops.empty((count,))
         likeliest_R = ops.to_host(logits_RV.argmax(axis=1))
-        ops.cross_entropy(logits_RV, ops.from_host(targets_R), logprobs, lse)
+        ops.cross_entropy(LogitRows(logits_RV, ops.from_host(targets_R), logprobs, lse))
         logprobs_R[part] = ops.to_host(logprobs)
         hits_R[part] = likeliest_R == targets_R
     return logprobs_R, hits_R

@@ -18,6 +18,8 @@ from nanoeuler.backend.records import (
     AdamWConstants,
     AttentionArrays,
     LayerNorm,
+    LogitRows,
+    NormGradients,
     ParameterRun,
     PreferencePairs,
     RmsNorm,
@@ -40,7 +42,9 @@ class Call:
 
     @property
     def title(self) -> str:
-        given = "".join(f", {name}={value}" for name, value in self.options.items())
+        records = (each._asdict() for each in self.arguments if hasattr(each, "_asdict"))
+        told = [pair for record in records for pair in record.items() if isinstance(pair[1], bool)]
+        given = "".join(f", {name}={value}" for name, value in (*told, *self.options.items()))
         return f"{self.function}(…{given})"
 
     def values(self, holder: Any, names: Sequence[str]) -> dict[str, np.ndarray]:
@@ -67,9 +71,6 @@ def arrays(name: str, value: Any) -> Iterator[tuple[str, np.ndarray]]:
         yield name, value
     elif isinstance(value, list):
         yield name, np.array(value)
-    elif isinstance(value, AttentionArrays):
-        for part, array in vars(value).items():
-            yield f"{name}.{part}", array
     elif isinstance(value, tuple):
         parts = getattr(value, "_fields", range(len(value)))
         for part, each in zip(parts, value, strict=True):
@@ -146,13 +147,13 @@ def rms_norm() -> list[Call]:
     inverse = 1 / np.sqrt((x * x).mean(axis=1) + epsilon)
     norm = RmsNorm(before, weight, epsilon, normal(N, D, seed=4), normal(N))
     calls = [
-        Call("rms_norm", (x, weight, epsilon, before, normal(N))),
+        Call("rms_norm", (norm._replace(x_ND=x),)),
         Call("add_rms_norm", (x, dout, 0.7, norm)),
     ]
-    given = dout, x, weight, inverse, before, dweight
+    saved = norm._replace(x_ND=x, inverse_rms_N=inverse)
     for add in (False, True):
-        options = {"add_to_dx": add, "accumulate": add}
-        calls.append(Call("rms_norm_backward", given, options))
+        into = NormGradients(before, dweight, None, add, add)
+        calls.append(Call("rms_norm_backward", (dout, saved, into)))
     return calls
 
 
@@ -168,10 +169,10 @@ def layer_norm() -> list[Call]:
         Call("layer_norm", (norm,)),
         Call("add_layer_norm", (x, dout, step_bias, 0.7, added)),
     ]
-    given = dout, saved, normal(N, D, seed=4), normal(D, seed=4), normal(D, seed=5)
+    into = NormGradients(normal(N, D, seed=4), normal(D, seed=4), normal(D, seed=5))
     for add in (False, True):
-        options = {"add_to_dx": add, "accumulate": add}
-        calls.append(Call("layer_norm_backward", given, options))
+        to = into._replace(add_to_dx=add, accumulate=add)
+        calls.append(Call("layer_norm_backward", (dout, saved, to)))
     return calls
 
 
@@ -194,18 +195,19 @@ def attention() -> list[Call]:
     offset, out, lse = np.zeros(B, np.int32), normal(B, T, H, E, seed=2), normal(B, H, T)
     right_out, right_lse = np.empty_like(out), np.empty_like(lse)
     specification = reference.ReferenceBackend(np.float64)
-    specification.attention(query, key, value, starts, offset, right_out, right_lse)
     saved = AttentionArrays(query, key, value, right_out)
+    specification.attention(saved, starts, offset, right_lse)
     into = AttentionArrays(
         normal(B, T, H, E, seed=3),
         normal(B, T, G, E, seed=3),
         normal(B, T, G, E, seed=4),
         normal(B, T, H, E, seed=5),
     )
-    new = query[:, :2], key, value, np.array([[0, 0], [1, 1]], np.int32), np.array([3, 2], np.int32)
+    new = AttentionArrays(query[:, :2], key, value, out[:, :2].copy())
+    places = np.array([[0, 0], [1, 1]], np.int32), np.array([3, 2], np.int32)
     return [
-        Call("attention", (query, key, value, starts, offset, out, lse)),
-        Call("attention", (*new, out[:, :2].copy(), lse[:, :, :2].copy())),
+        Call("attention", (AttentionArrays(query, key, value, out), starts, offset, lse)),
+        Call("attention", (new, *places, lse[:, :, :2].copy())),
         Call("attention_backward", (saved, into, starts, right_lse)),
     ]
 
@@ -231,9 +233,10 @@ def cross_entropy() -> list[Call]:
     top = logits.max(axis=1)
     lse = top + np.log(np.exp(logits - top[:, None]).sum(axis=1))
     weights = np.linspace(0.1, 0.5, N)
+    found = LogitRows(logits, targets, normal(N), normal(N, seed=1))
     return [
-        Call("cross_entropy", (logits, targets, normal(N), normal(N, seed=1))),
-        Call("cross_entropy_backward", (logits, targets, weights, lse)),
+        Call("cross_entropy", (found,)),
+        Call("cross_entropy_backward", (found._replace(lse_R=lse, weights_R=weights),)),
     ]
 
 

@@ -141,9 +141,13 @@ def differences(name: str, found: np.ndarray, expected: np.ndarray) -> str | Non
     return f"wrong in {len(places)} of {found.size} numbers{only}: {values}"
 
 
+AXES = {"query": "BTHE", "key": "BSGE", "value": "BSGE", "out": "BTHE"}
+"""Axes of `AttentionArrays`, whose names do not end in them."""
+
+
 def axes(name: str, count: int) -> list[str]:
     """Letters of the axes, from the suffix of the name, or their numbers."""
-    letters = name.rpartition("_")[2]
+    letters = AXES.get(name.rpartition(".")[2], name.rpartition("_")[2])
     if len(letters) == count and letters.isupper():
         return list(letters)
     return [f"axis {number}" for number in range(count)]

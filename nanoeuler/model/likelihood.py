@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 
+from nanoeuler.backend.records import LogitRows
 from nanoeuler.model.documents import TokenSlices, frame, mask_padding, windows
 from nanoeuler.model.transformer import Batch, Transformer
 
@@ -184,7 +185,7 @@ def score_batch(
         ops.linear(hidden_ND[start : start + n], weight, logits[:n])
         logits_RV = logits[:n].reshape(n * K, head_rows)[:, : model.config.vocab_size]
         targets_R = ops.from_host(part_NK.reshape(-1))
-        ops.cross_entropy(logits_RV, targets_R, logprobs_R[: n * K], lse_R[: n * K])
+        ops.cross_entropy(LogitRows(logits_RV, targets_R, logprobs_R[: n * K], lse_R[: n * K]))
         nats -= float(ops.to_host(logprobs_R[: n * K])[::K].sum(dtype=np.float64))
         hits_K += (ops.to_host(ops.argmax(logits_RV)).reshape(n, K) == part_NK).sum(axis=0)
     return nats, hits_K

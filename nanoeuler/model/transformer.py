@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nanoeuler.backend.ops import Backend
-from nanoeuler.backend.records import Array, CacheSlots, ModelWeights, RopeTable
+from nanoeuler.backend.records import Array, CacheSlots, ModelWeights, NormGradients, RopeTable
 from nanoeuler.model.blocks.block import Rows
 from nanoeuler.model.buffers import KeptBuffers, PassBuffers
 from nanoeuler.model.config import ModelConfig
@@ -208,14 +208,8 @@ class Transformer:
         """
         ops, stream, rows = self.backend, buffers.stream, self.rows(batch, buffers)
         dweights = gradients.final_norm, gradients.final_norm_bias
-        ops.norm_backward(
-            stream.dnormed,
-            buffers.norms[-1],
-            stream.dx,
-            *dweights,
-            add_to_dx=False,
-            accumulate=accumulate,
-        )
+        into = NormGradients(stream.dx, *dweights, accumulate=accumulate)
+        ops.norm_backward(stream.dnormed, buffers.norms[-1], into)
         for i in reversed(range(len(self.blocks))):
             block, saved, norm = self.blocks[i], buffers.blocks[i], buffers.norms[i]
             w, dw = self.weights.blocks[i], gradients.blocks[i]

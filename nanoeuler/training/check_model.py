@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from nanoeuler.backend.ops import Backend
-from nanoeuler.backend.records import Array
+from nanoeuler.backend.records import Array, LogitRows
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.model.checks.comparison import Comparison, compare
 from nanoeuler.model.config import ModelConfig
@@ -80,7 +80,7 @@ def reference_gradients(
     logits = model.heads.logits(model.weights.heads, buffers)
     targets, weights = rows.targets.reshape(-1), rows.weights.reshape(-1)
     logprobs, lse = np.empty(len(targets)), np.empty(len(targets))
-    reference.cross_entropy_with_gradient(logits, targets, weights, logprobs, lse)
+    reference.cross_entropy_with_gradient(LogitRows(logits, targets, logprobs, lse, weights))
     gradients = np.zeros_like(parameters)
     model.backward(batch, buffers, model_weights(config, gradients))
     return logprobs, gradients

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from nanoeuler.backend.records import Array, ModelWeights, PreferencePairs
+from nanoeuler.backend.records import Array, LogitRows, ModelWeights, PreferencePairs
 from nanoeuler.model.heads import gather_tokens, scatter_gradients
 from nanoeuler.model.transformer import Batch, Transformer
 from nanoeuler.training.streams import StepRows
@@ -75,9 +75,8 @@ class KnownWeights:
         for tokens in heads.parts(buffers, len(targets_NK)):
             m = slice(tokens.start * K, tokens.stop * K)
             logits = heads.logits(model.training_weights.heads, buffers, tokens)
-            ops.cross_entropy_with_gradient(
-                logits, targets_M[m], weights_M[m], logprobs_M[m], lse_M[m]
-            )
+            found = logprobs_M[m], lse_M[m]
+            ops.cross_entropy_with_gradient(LogitRows(logits, targets_M[m], *found, weights_M[m]))
             model.backward_heads(buffers, gradients, tokens, accumulate=rows.accumulate)
         ops.add_losses(logprobs_M.reshape(-1, K), weights_NK, losses_2)
         if few is not None:
@@ -116,7 +115,7 @@ class PreferenceLoss:
         for tokens in parts:
             m = slice(tokens.start * K, tokens.stop * K)
             logits = heads.logits(model.training_weights.heads, buffers, tokens)
-            ops.cross_entropy(logits, targets_M[m], logprobs_M[m], lse_M[m])
+            ops.cross_entropy(LogitRows(logits, targets_M[m], logprobs_M[m], lse_M[m]))
         ops.preference(
             logprobs_M.reshape(rows.weights_BTK.shape),
             PreferencePairs(*rows.further),
@@ -129,7 +128,8 @@ class PreferenceLoss:
             m = slice(tokens.start * K, tokens.stop * K)
             if len(parts) > 1:  # their buffer has those of the last part
                 logits = heads.logits(model.training_weights.heads, buffers, tokens)
-            ops.cross_entropy_backward(logits, targets_M[m], weights_M[m], lse_M[m])
+            found = logprobs_M[m], lse_M[m]
+            ops.cross_entropy_backward(LogitRows(logits, targets_M[m], *found, weights_M[m]))
             model.backward_heads(buffers, gradients, tokens, accumulate=rows.accumulate)
         model.backward_blocks(
             rows.batch,

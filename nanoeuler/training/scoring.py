@@ -5,6 +5,7 @@ from typing import Protocol
 
 import numpy as np
 
+from nanoeuler.backend.records import LogitRows
 from nanoeuler.model.likelihood import Share, in_order
 from nanoeuler.model.transformer import Batch, Transformer
 from nanoeuler.training.streams import StepRows
@@ -29,7 +30,7 @@ def target_logprobs(transformer: Transformer, rows: StepRows) -> np.ndarray:
     hidden = ops.gather(transformer.forward(batch).stream.normed, supervised)
     logprobs, lse = ops.empty((len(supervised),)), ops.empty((len(supervised),))
     logits = transformer.first_logits(hidden)
-    ops.cross_entropy(logits, ops.from_host(targets[supervised]), logprobs, lse)
+    ops.cross_entropy(LogitRows(logits, ops.from_host(targets[supervised]), logprobs, lse))
     found = np.zeros(len(targets), np.float32)
     found[supervised] = ops.to_host(logprobs)
     return found.reshape(rows.ids.shape)

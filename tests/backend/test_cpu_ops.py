@@ -13,9 +13,12 @@ from nanoeuler.backend.cpu.transposes import Transposes
 from nanoeuler.backend.records import (
     AdamWConstants,
     AttentionArrays,
+    EulerStep,
     FlatState,
     LayerNorm,
+    LogitRows,
     ModelWeights,
+    NormGradients,
     ParameterRun,
     RmsNorm,
     SwigluWeights,
@@ -192,10 +195,10 @@ def test_rms_norm(ops, random, shape, flag):
 
     def call(backend, x, delta, total, out, dout, dx, weight, dweight, inverse):
         backend.add_rms_norm(x, delta, 0.7, RmsNorm(total, weight, 1e-5, out, inverse))
-        backend.rms_norm(x, weight, 1e-5, delta, inverse)
-        again = dout if flag else None
-        options = {"add_to_dx": flag, "accumulate": flag, "out_ND": again}
-        backend.rms_norm_backward(dout, x, weight, inverse, dx, dweight, **options)
+        norm = RmsNorm(x, weight, 1e-5, delta, inverse)
+        backend.rms_norm(norm)
+        into = NormGradients(dx, dweight, None, flag, flag, dout if flag else None)
+        backend.rms_norm_backward(dout, norm, into)
 
     both(ops, call, *arrays, outputs=(1, 2, 3, 4, 5, 7, 8))
 
@@ -231,9 +234,10 @@ def test_swiglu_and_cross_entropy_stay_finite_at_extremes(ops):
     logits = np.array([[1e4, 0.0, -1e4]], np.float32)
     targets = np.array([1], np.int32)
     logprobs, lse = np.empty((2, 1), np.float32)
-    ops.cross_entropy(logits, targets, logprobs, lse)
+    rows = LogitRows(logits, targets, logprobs, lse, np.ones(1, np.float32))
+    ops.cross_entropy(rows)
     assert (logprobs[0], lse[0]) == (-1e4, 1e4)
-    ops.cross_entropy_backward(logits, targets, np.ones(1, np.float32), lse)
+    ops.cross_entropy_backward(rows)
     np.testing.assert_allclose(logits, [[1, -1, 0]], atol=1e-30)
 
 
@@ -241,9 +245,10 @@ def test_a_nan_stays_a_nan(ops):
     logits = np.array([[0.0, np.nan, 1.0]], np.float32)
     targets = np.array([0], np.int32)
     logprobs, lse = np.empty((2, 1), np.float32)
-    ops.cross_entropy(logits, targets, logprobs, lse)
+    rows = LogitRows(logits, targets, logprobs, lse, np.ones(1, np.float32))
+    ops.cross_entropy(rows)
     assert np.isnan(logprobs[0])
-    ops.cross_entropy_with_gradient(logits, targets, np.ones(1, np.float32), logprobs, lse)
+    ops.cross_entropy_with_gradient(rows)
     assert np.isnan(logprobs[0])
     assert np.isnan(logits).all()
 
@@ -260,8 +265,8 @@ def test_layer_norm(ops, random, shape, flag):
         backend.add_layer_norm(x, delta, step_bias, 0.7, norm)
         norm = norm._replace(x_ND=x, out_ND=delta)
         backend.layer_norm(norm)
-        options = {"add_to_dx": flag, "accumulate": flag, "out_ND": dout if flag else None}
-        backend.layer_norm_backward(dout, norm, dx, dw, db, **options)
+        into = NormGradients(dx, dw, db, flag, flag, dout if flag else None)
+        backend.layer_norm_backward(dout, norm, into)
 
     both(ops, call, *arrays, outputs=(1, 2, 3, 4, 5, 9, 10, 11))
 
@@ -283,7 +288,7 @@ def test_gelu_and_biases_with_their_products(ops, random, rows, flag):
         backend.linear_bias(x, weight, bias, up)
         backend.linear_gelu(x, weight, bias, up, out)
         norm = LayerNorm(total, norm_weight, norm_bias, 1e-5, normed, inverse)
-        backend.euler_step(out, down, delta, point, 0.7, norm, down_bias)
+        backend.euler_step(out, down, EulerStep(point, delta, 0.7, norm, down_bias))
         if flag:
             backend.gelu(up, out)
             backend.gelu_backward(out.copy(), up, up)
@@ -340,7 +345,7 @@ def test_attention(ops, random, case, documents):
         saved = AttentionArrays(q, k, v, out)
         dq, dk, dv = (dpacked[:, :, part].reshape(B, T, -1, E) for part in parts)
         gradients = AttentionArrays(dq, dk, dv, dout)
-        backend.attention(saved.query, saved.key, saved.value, starts, offset, out, lse)
+        backend.attention(saved, starts, offset, lse)
         backend.attention_backward(saved, gradients, starts, lse)
 
     packed = B, T, (H + 2 * G) * E
@@ -363,7 +368,7 @@ def test_attention_over_a_cache(ops, random, new):
     starts = np.zeros((B, new), np.int32)
 
     def call(backend, query, keys, values, out, lse):
-        backend.attention(query, keys, values, starts, offset, out, lse)
+        backend.attention(AttentionArrays(query, keys, values, out), starts, offset, lse)
 
     shapes = (B, new, H, E), (B, S, G, E), (B, S, G, E), (B, new, H, E), (B, H, new)
     both(ops, call, *(normal(random, *shape) for shape in shapes), outputs=(3, 4))
@@ -377,10 +382,10 @@ def test_cross_entropy(ops, random, targets):
     padded = normal(random, R, V + 3) * np.float32(3)
 
     def call(backend, padded, logprobs, lse, weights, losses):
-        logits = padded[:, :V]
-        backend.cross_entropy(logits, chosen, logprobs, lse)
+        rows = LogitRows(padded[:, :V], chosen, logprobs, lse, weights)
+        backend.cross_entropy(rows)
         backend.add_losses(logprobs.reshape(-1, 4), weights.reshape(-1, 4), losses)
-        backend.cross_entropy_backward(logits, chosen, weights, lse)
+        backend.cross_entropy_backward(rows)
 
     logprobs, lse = normal(random, R), normal(random, R)
     weights = np.abs(normal(random, R))
@@ -397,7 +402,8 @@ def test_cross_entropy_in_one_pass(ops, random, rows, vocabulary, targets):
     beside = padded[:, vocabulary:].copy()
 
     def call(backend, padded, logprobs, lse, weights):
-        backend.cross_entropy_with_gradient(padded[:, :vocabulary], chosen, weights, logprobs, lse)
+        rows = LogitRows(padded[:, :vocabulary], chosen, logprobs, lse, weights)
+        backend.cross_entropy_with_gradient(rows)
 
     logprobs, lse = normal(random, rows), normal(random, rows)
     weights = np.abs(normal(random, rows))

@@ -11,7 +11,15 @@ import pytest
 
 from nanoeuler.backend import DEVICES, gpu_problem, make_backend, reason
 from nanoeuler.backend.cuda.packing import offsets, views
-from nanoeuler.backend.records import AdamWConstants, FlatState, ParameterRun
+from nanoeuler.backend.records import (
+    AdamWConstants,
+    AttentionArrays,
+    FlatState,
+    LogitRows,
+    NormGradients,
+    ParameterRun,
+    RmsNorm,
+)
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.errors import UserError
 
@@ -76,10 +84,11 @@ def test_cross_entropy_does_not_overflow(ops):
     logits = np.array([[1e4, 0.0, -1e4], [-1e4, -1e4, -1e4 + 1]])
     targets = np.array([1, 2], np.int32)
     logprobs, lse = np.empty((2, 2))
-    ops.cross_entropy(logits, targets, logprobs, lse)
+    rows = LogitRows(logits, targets, logprobs, lse, np.ones(2))
+    ops.cross_entropy(rows)
     np.testing.assert_allclose(lse, [1e4, -1e4 + math.log(2 + math.e)], rtol=1e-12)
     np.testing.assert_allclose(logprobs, [-1e4, 1 - math.log(2 + math.e)], rtol=1e-9)
-    ops.cross_entropy_backward(logits, targets, np.ones(2), lse)
+    ops.cross_entropy_backward(rows)
     np.testing.assert_allclose(logits[0], [1, -1, 0], atol=1e-12)
     np.testing.assert_allclose(logits.sum(axis=1), 0, atol=1e-12)
 
@@ -88,9 +97,10 @@ def test_a_masked_target_has_no_loss_and_no_gradient_whatever_its_weight(ops, ra
     logits = random.standard_normal((3, 5))
     targets = np.array([1, -1, 4], np.int32)
     logprobs, lse = np.empty((2, 3))
-    ops.cross_entropy(logits, targets, logprobs, lse)
+    rows = LogitRows(logits, targets, logprobs, lse, np.array([1.0, 1e30, 1.0]))
+    ops.cross_entropy(rows)
     assert logprobs[1] == 0
-    ops.cross_entropy_backward(logits, targets, np.array([1.0, 1e30, 1.0]), lse)
+    ops.cross_entropy_backward(rows)
     assert not logits[1].any()
     assert logits[0].any()
 
@@ -105,7 +115,7 @@ def test_swiglu_saturates_without_overflow(ops):
 
 def test_rms_norm_of_a_vector_of_zeros_is_zero(ops):
     x, out, inverse_rms = np.zeros((1, 4)), np.empty((1, 4)), np.empty(1)
-    ops.rms_norm(x, np.ones(4), 1e-5, out, inverse_rms)
+    ops.rms_norm(RmsNorm(x, np.ones(4), 1e-5, out, inverse_rms))
     assert not out.any()
     assert inverse_rms[0] == pytest.approx(1e-5**-0.5)
 
@@ -115,7 +125,8 @@ def test_attention_to_far_scores_does_not_overflow(ops):
     key = np.array([[100.0, 0.0], [-100.0, 0.0]]).reshape(1, 2, 1, 2)
     value = np.array([[1.0, 2.0], [3.0, 4.0]]).reshape(1, 2, 1, 2)
     out, lse = np.empty((1, 1, 1, 2)), np.empty((1, 1, 1))
-    ops.attention(query, key, value, np.zeros((1, 1), np.int32), np.array([1], np.int32), out, lse)
+    heads = AttentionArrays(query, key, value, out)
+    ops.attention(heads, np.zeros((1, 1), np.int32), np.array([1], np.int32), lse)
     assert out.reshape(-1).tolist() == [1.0, 2.0]
     assert lse.item() == pytest.approx(1e4 / math.sqrt(2))
 
@@ -126,10 +137,11 @@ def test_attention_from_an_offset_is_the_tail_of_attention_from_the_start(ops, r
     starts = np.zeros((B, S), np.int32)
     starts[1, 5:] = 5
     whole, lse = np.empty((B, S, H, E)), np.empty((B, H, S))
-    ops.attention(query, key, value, starts, np.zeros(B, np.int32), whole, lse)
+    heads = AttentionArrays(query, key, value, whole)
+    ops.attention(heads, starts, np.zeros(B, np.int32), lse)
     tail, tail_lse = np.empty((B, T, H, E)), np.empty((B, H, T))
-    last = query[:, S - T :], key, value, starts[:, S - T :]
-    ops.attention(*last, np.full(B, S - T, np.int32), tail, tail_lse)
+    last = AttentionArrays(query[:, S - T :], key, value, tail)
+    ops.attention(last, starts[:, S - T :], np.full(B, S - T, np.int32), tail_lse)
     np.testing.assert_allclose(tail, whole[:, S - T :], rtol=1e-12)
     np.testing.assert_allclose(tail_lse, lse[..., S - T :], rtol=1e-12)
 
@@ -156,7 +168,7 @@ def test_gradients_are_overwritten_or_added_to_as_asked(ops, random):
     N, D, F, V = 5, 6, 7, 9
     x, dout = random.standard_normal((N, D)), random.standard_normal((N, F))
     ids = np.array([3, 0, 3, 8, 3], np.int32)
-    norm = x, x, random.standard_normal(D), random.random(N) + 0.5
+    norm = RmsNorm(x, random.standard_normal(D), 1e-5, x, random.random(N) + 0.5)
     dx = random.standard_normal((N, D))
 
     def linear(out, add):
@@ -166,10 +178,10 @@ def test_gradients_are_overwritten_or_added_to_as_asked(ops, random):
         ops.embedding_backward(ids, x, out, accumulate=add)
 
     def weight_of_norm(out, add):
-        ops.rms_norm_backward(*norm, dx.copy(), out, add_to_dx=False, accumulate=add)
+        ops.rms_norm_backward(x, norm, NormGradients(dx.copy(), out, accumulate=add))
 
     def input_of_norm(out, add):
-        ops.rms_norm_backward(*norm, out, np.empty(D), add_to_dx=add, accumulate=False)
+        ops.rms_norm_backward(x, norm, NormGradients(out, np.empty(D), add_to_dx=add))
 
     writers = {
         "linear": ((F, D), linear),
@@ -253,12 +265,11 @@ def test_backward_passes_recompute_the_output_and_may_overwrite_their_inputs(ops
     x, dout = random.standard_normal((2, 4, 6))
     weight, inverse_rms = random.standard_normal(6), np.empty(4)
     normed, dx, in_place = np.empty((3, 4, 6))
-    ops.rms_norm(x, weight, 1e-5, normed, inverse_rms)
-    options = {"add_to_dx": False, "accumulate": False}
-    ops.rms_norm_backward(dout, x, weight, inverse_rms, dx, np.empty(6), **options)
+    norm = RmsNorm(x, weight, 1e-5, normed, inverse_rms)
+    ops.rms_norm(norm)
+    ops.rms_norm_backward(dout, norm, NormGradients(dx, np.empty(6)))
     again = dout.copy()
-    rest = inverse_rms, in_place, np.empty(6)
-    ops.rms_norm_backward(again, x, weight, *rest, **options, out_ND=again)
+    ops.rms_norm_backward(again, norm, NormGradients(in_place, np.empty(6), out_ND=again))
     np.testing.assert_array_equal(in_place, dx)
     np.testing.assert_allclose(again, normed, rtol=1e-15)
 

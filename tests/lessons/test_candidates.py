@@ -26,18 +26,19 @@ ROPE = """
 NORM = """
     import numpy as np
 
-    def rms_norm(x, weight, epsilon, out, inverse_rms):
+    def rms_norm(norm):
+        x, weight, epsilon, out, inverse_rms = norm
         inverse_rms[...] = 1 / np.sqrt((x**2).mean(axis=1) + epsilon)
         out[...] = weight * x * inverse_rms[:, None]
 
-    def rms_norm_backward(
-        dout, x, weight, inverse_rms, dx, dweight, *, add_to_dx, accumulate, out_ND=None
-    ):
+    def rms_norm_backward(dout, norm, into):
+        x, weight, _, _, inverse_rms = norm
+        dx, dweight, _, add_to_dx, accumulate, _ = into
         u = x * inverse_rms[:, None]
         g = dout * weight
         dw = (dout * u).sum(axis=0)
-        into = (g - u * (g * u).mean(axis=1, keepdims=True)) * inverse_rms[:, None]
-        dx[...] = dx + into if add_to_dx else into
+        change = (g - u * (g * u).mean(axis=1, keepdims=True)) * inverse_rms[:, None]
+        dx[...] = dx + change if add_to_dx else change
         dweight[...] = dweight + dw if accumulate else dw
 """
 SWIGLU = """
@@ -57,13 +58,15 @@ SWIGLU = """
 CROSS_ENTROPY = """
     import numpy as np
 
-    def cross_entropy(logits, targets, logprobs, lse):
+    def cross_entropy(rows):
+        logits, targets, logprobs, lse, _ = rows
         top = logits.max(axis=1)
         lse[...] = top + np.log(np.exp(logits - top[:, None]).sum(axis=1))
         logprobs[...] = logits[np.arange(len(targets)), targets] - lse
         logprobs[targets < 0] = 0
 
-    def cross_entropy_backward(logits, targets, weights, lse):
+    def cross_entropy_backward(rows):
+        logits, targets, _, lse, weights = rows
         logits[...] = np.exp(logits - lse[:, None])
         logits[np.arange(len(targets)), targets] -= 1
         logits *= (weights * (targets >= 0))[:, None]
@@ -83,7 +86,8 @@ MERGE = """
 ATTENTION = """
     import numpy as np
 
-    def attention(query, key, value, starts, offset, out, lse):
+    def attention(heads, starts, offset, lse):
+        query, key, value, out = heads
         B, T, H, E = query.shape
         for b in range(B):
             t, s = np.indices((T, key.shape[1]))
@@ -171,9 +175,9 @@ def test_the_solution_of_every_exercise_is_the_specification(op):
         ("rms_norm", "(g - u *", "(g + u *", "the term u · mean(g · u) has the wrong sign"),
         ("rms_norm", "g = dout * weight", "g = dout", "the weight is missing from dx"),
         ("rms_norm", ".mean(axis=1, keepdims=True)) *", ".mean(axis=0)) *", "the wrong axis"),
-        ("rms_norm", "dx + into if add_to_dx else into", "into", "dx is overwritten where"),
-        ("rms_norm", "dx + into if add_to_dx else into", "dx + into", "is added to what was there"),
-        ("rms_norm", "dx[...] = dx", "dx = dx", "`dx_ND[...] = …` writes into it"),
+        ("rms_norm", "dx + change if add_to_dx else change", "change", "dx is overwritten where"),
+        ("rms_norm", "dx + change if add_to_dx else change", "dx + change", "is added to what was"),
+        ("rms_norm", "dx[...] = dx", "dx = dx", "`into.dx_ND[...] = …` writes"),
         ("rms_norm", "out[...] = weight", "out[...] = 3 * weight", "all of it is 3 times"),
         ("rms_norm", "u = x *", "x *= 2; u = x / 2 *", "it is an input, which must stay as it is"),
         ("swiglu", "gate * sigmoid(gate) * up", "sigmoid(gate) * up", "the gate is σ(gate)"),

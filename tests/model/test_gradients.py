@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from nanoeuler.backend.records import AdamWConstants, FlatState, ParameterRun
+from nanoeuler.backend.records import AdamWConstants, FlatState, LogitRows, ParameterRun
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.model.checks.comparison import compare, complex_step, finite_difference
 from nanoeuler.model.checks.model_gradients import (
@@ -33,8 +33,9 @@ def gradient(model, batch, targets, weights, gradients=None, accumulate=False):
     logprobs, lse = ops.empty(rows_targets.shape), ops.empty(rows_targets.shape)
     buffers = model.forward(batch, training=True)
     logits = model.heads.logits(model.weights.heads, buffers)
-    ops.cross_entropy(logits, rows_targets, logprobs, lse)
-    ops.cross_entropy_backward(logits, rows_targets, rows_weights, lse)
+    rows = LogitRows(logits, rows_targets, logprobs, lse, rows_weights)
+    ops.cross_entropy(rows)
+    ops.cross_entropy_backward(rows)
     model.backward(batch, buffers, model_weights(model.config, gradients), accumulate=accumulate)
     return gradients
 

@@ -33,7 +33,14 @@ GOLDEN = {
         "odd, two threads, recomputation": "958a2ce340520676",
         "odd, reference": "2cc2ca4175871ce2",
         "odd, reference in float64": "f6c97d7c10a0037a",
-    }
+    },
+    "znver4, 2 cores, NumPy 2.4.6, Numba 0.68.1": {
+        "small, one thread": "cb7734831e32a3ea",
+        "small, two threads": "f2da35c85ccbecb1",
+        "odd, two threads, recomputation": "47f571cdc66228b5",
+        "odd, reference": "2cc2ca4175871ce2",
+        "odd, reference in float64": "f6c97d7c10a0037a",
+    },
 }
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from nanoeuler.backend import make_backend
 from nanoeuler.backend.cpu.engine import CpuBackend
+from nanoeuler.backend.records import Rotation
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.errors import UserError
 from nanoeuler.model.config import ModelConfig
@@ -37,9 +38,9 @@ def cache(monkeypatch, tmp_path):
 
 
 class SwigluSign(CpuBackend):
-    def linear_swiglu_backward(self, dx, weight, scale, packed, gate, up, out):
-        super().linear_swiglu_backward(dx, weight, scale, packed, gate, up, out)
-        packed[:, up] *= -1
+    def linear_swiglu_backward(self, dx, weight, scale, product, out):
+        super().linear_swiglu_backward(dx, weight, scale, product, out)
+        product.packed_NO[:, product.up] *= -1
 
 
 class LinearSign(CpuBackend):
@@ -48,8 +49,9 @@ class LinearSign(CpuBackend):
 
 
 class RopeOffByOne(CpuBackend):
-    def linear_rope(self, x, weight, out, rotated, positions, table):
-        super().linear_rope(x, weight, out, rotated, positions + 1, tuple(map(shifted, table)))
+    def linear_rope(self, x, weight, out, rotated, by):
+        later = Rotation(by.positions_N + 1, tuple(map(shifted, by.table)))
+        super().linear_rope(x, weight, out, rotated, later)
 
 
 def shifted(table):
@@ -89,37 +91,39 @@ class DecayForgotten(CpuBackend):
 
 
 class LossOfLargeVocabularies(CpuBackend):
-    def cross_entropy_with_gradient(self, logits, targets, weights, logprobs, lse):
-        super().cross_entropy_with_gradient(logits, targets, weights, logprobs, lse)
-        if logits.shape[1] > 4096:
-            logits[:, 4096:] = 0
+    def cross_entropy_with_gradient(self, rows):
+        super().cross_entropy_with_gradient(rows)
+        if rows.logits_RV.shape[1] > 4096:
+            rows.logits_RV[:, 4096:] = 0
 
 
 class EpsilonOutsideOfTheRoot(ReferenceBackend):
-    def rms_norm(self, x, weight, epsilon, out, inverse_rms):
-        super().rms_norm(x, weight, 0.0, out, inverse_rms)
+    def rms_norm(self, norm):
+        super().rms_norm(norm._replace(epsilon=0.0))
+        x, weight, epsilon, out, inverse_rms = norm
         inverse_rms[...] = 1 / (1 / inverse_rms + epsilon)
         out[...] = x * inverse_rms[:, None] * weight
 
 
 class EpsilonForgotten(ReferenceBackend):
-    def rms_norm(self, x, weight, epsilon, out, inverse_rms):
-        super().rms_norm(x, weight, 0.0, out, inverse_rms)
+    def rms_norm(self, norm):
+        super().rms_norm(norm._replace(epsilon=0.0))
 
 
 class FarScoresUnscaled(ReferenceBackend):
     """1/√E is missing from the 160th key on."""
 
-    def attention(self, query, key, value, starts, offset, out, lse):
-        key = key.copy()
+    def attention(self, heads, starts, offset, lse):
+        key = heads.key.copy()
         key[:, 160:] *= key.shape[-1] ** 0.5
-        super().attention(query, key, value, starts, offset, out, lse)
+        super().attention(heads._replace(key=key), starts, offset, lse)
 
 
 class WeightsTakenForTheirMean(ReferenceBackend):
-    def cross_entropy_with_gradient(self, logits, targets, weights, logprobs, lse):
+    def cross_entropy_with_gradient(self, rows):
+        weights = rows.weights_R
         mean = np.full_like(weights, weights[weights > 0].mean())
-        super().cross_entropy_with_gradient(logits, targets, mean, logprobs, lse)
+        super().cross_entropy_with_gradient(rows._replace(weights_R=mean))
 
 
 class FirstHeadsLossForgotten(ReferenceBackend):

@@ -27,14 +27,18 @@ from nanoeuler.backend.records import (
     AttentionForm,
     BiasedAttentionForm,
     DecodeStep,
+    EulerStep,
+    GateUp,
     GeluForm,
     LayerNorm,
+    LogitRows,
     MatrixGroup,
     ModelWeights,
-    Norm,
+    NormGradients,
     ParameterRun,
     RmsNorm,
     RopeTable,
+    Rotation,
     SwigluForm,
 )
 from nanoeuler.backend.reference import ReferenceBackend
@@ -261,9 +265,8 @@ class CpuBackend(ReferenceBackend, FusingBackend):
 
     # ---- norms and Euler steps
 
-    def rms_norm(
-        self, x_ND: Array, weight_D: Array, epsilon: float, out_ND: Array, inverse_rms_N: Array
-    ) -> None:
+    def rms_norm(self, norm: RmsNorm) -> None:
+        x_ND, weight_D, epsilon, out_ND, inverse_rms_N = norm
         arguments = x_ND, weight_D, np.float32(epsilon), out_ND, inverse_rms_N
         self.share_rows(x_ND, elementwise.rms_norm, *arguments)
 
@@ -271,42 +274,23 @@ class CpuBackend(ReferenceBackend, FusingBackend):
         arguments = x_ND, delta_ND, np.float32(step_size), *norm_arguments(norm)
         self.share_rows(x_ND, elementwise.add_rms_norm, *arguments)
 
-    def euler_step(
-        self,
-        inner_NI: Array,
-        weight_DI: Array,
-        delta_ND: Array,
-        x_ND: Array,
-        step_size: float,
-        norm: Norm,
-        bias_D: Array | None = None,
-    ) -> None:
+    def euler_step(self, inner_NI: Array, weight_DI: Array, step: EulerStep) -> None:
         N = len(inner_NI)
         if N <= FEW_ROWS:
-            super().euler_step(inner_NI, weight_DI, delta_ND, x_ND, step_size, norm, bias_D)
+            super().euler_step(inner_NI, weight_DI, step)
             return
+        x, delta, step_size, norm, bias = step
         if isinstance(norm, LayerNorm):
-            biased = inner_NI, weight_DI, delta_ND, x_ND, bias_D, np.float32(step_size)
+            biased = inner_NI, weight_DI, delta, x, bias, np.float32(step_size)
             kernel = fused_products.biased_euler_step
             self.share_product(N, weight_DI, N, kernel, *biased, layer_norm_arguments(norm))
             return
-        step = np.float32(step_size), norm_arguments(norm)
-        arguments = inner_NI, weight_DI, delta_ND, x_ND, *step
+        arguments = inner_NI, weight_DI, delta, x, np.float32(step_size), norm_arguments(norm)
         self.share_product(N, weight_DI, N, fused_products.euler_step, *arguments)
 
-    def rms_norm_backward(
-        self,
-        dout_ND: Array,
-        x_ND: Array,
-        weight_D: Array,
-        inverse_rms_N: Array,
-        dx_ND: Array,
-        dweight_D: Array,
-        *,
-        add_to_dx: bool,
-        accumulate: bool,
-        out_ND: Array | None = None,
-    ) -> None:
+    def rms_norm_backward(self, dout_ND: Array, norm: RmsNorm, into: NormGradients) -> None:
+        x_ND, weight_D, _, _, inverse_rms_N = norm
+        dx_ND, dweight_D, _, add_to_dx, accumulate, out_ND = into
         N, D = x_ND.shape
         parts = max(1, min(self.threads, x_ND.size // self.least_elements))
         sums_PD = self.scratch("norm", 2 * parts * D).reshape(-1, D)
@@ -332,18 +316,8 @@ class CpuBackend(ReferenceBackend, FusingBackend):
         arguments = x_ND, delta_ND, bias_D, np.float32(step_size), layer_norm_arguments(norm)
         self.share_rows(x_ND, elementwise.add_layer_norm, *arguments)
 
-    def layer_norm_backward(
-        self,
-        dout_ND: Array,
-        norm: LayerNorm,
-        dx_ND: Array,
-        dweight_D: Array,
-        dbias_D: Array,
-        *,
-        add_to_dx: bool,
-        accumulate: bool,
-        out_ND: Array | None = None,
-    ) -> None:
+    def layer_norm_backward(self, dout_ND: Array, norm: LayerNorm, into: NormGradients) -> None:
+        dx_ND, dweight_D, dbias_D, add_to_dx, accumulate, out_ND = into
         N, D = norm.x_ND.shape
         parts = max(1, min(self.threads, norm.x_ND.size // self.least_elements))
         sums_PD = self.scratch("norm", 4 * parts * D).reshape(-1, D)
@@ -370,19 +344,13 @@ class CpuBackend(ReferenceBackend, FusingBackend):
         self.share_rows(x_NHE, elementwise.rope, x_NHE, positions_N, *table, sign)
 
     def linear_rope(
-        self,
-        x_NI: Array,
-        weight_OI: Array,
-        out_NO: Array,
-        rotated: list[Array],
-        positions_N: Array,
-        table: RopeTable,
+        self, x_NI: Array, weight_OI: Array, out_NO: Array, rotated: list[Array], by: Rotation
     ) -> None:
         N = len(x_NI)
         if len(rotated) > 1 or N <= FEW_ROWS:
-            super().linear_rope(x_NI, weight_OI, out_NO, rotated, positions_N, table)
+            super().linear_rope(x_NI, weight_OI, out_NO, rotated, by)
             return
-        arguments = x_NI, weight_OI, out_NO, rotated[0], positions_N, *table
+        arguments = x_NI, weight_OI, out_NO, rotated[0], by.positions_N, *by.table
         self.share_product(N, weight_OI, N, fused_products.linear_rope, *arguments)
 
     # ---- SwiGLU
@@ -404,19 +372,11 @@ class CpuBackend(ReferenceBackend, FusingBackend):
         self.share_rows(gate_NF, elementwise.swiglu_backward, *arguments)
 
     def linear_swiglu_backward(
-        self,
-        dx_ND: Array,
-        weight_DF: Array,
-        scale: float,
-        packed_NO: Array,
-        gate: slice,
-        up: slice,
-        out_NF: Array,
+        self, dx_ND: Array, weight_DF: Array, scale: float, product: GateUp, out_NF: Array
     ) -> None:
         N = len(dx_ND)
         kernel = fused_products.linear_swiglu_backward
-        parts = packed_NO[:, gate], packed_NO[:, up]
-        arguments = dx_ND, weight_DF, np.float32(scale), *parts, out_NF
+        arguments = dx_ND, weight_DF, np.float32(scale), *product.parts, out_NF
         self.share_product(N, weight_DF, N, kernel, *arguments)
 
     # ---- GELU
@@ -449,17 +409,10 @@ class CpuBackend(ReferenceBackend, FusingBackend):
     # ---- attention
 
     def attention(
-        self,
-        query_BTHE: Array,
-        key_BSGE: Array,
-        value_BSGE: Array,
-        starts_BT: Array,
-        offset_B: Array,
-        out_BTHE: Array,
-        lse_BHT: Array,
+        self, heads: AttentionArrays, starts_BT: Array, offset_B: Array, lse_BHT: Array
     ) -> None:
-        arguments = query_BTHE, key_BSGE, value_BSGE, starts_BT, offset_B, out_BTHE, lse_BHT
-        self.share_pairs(attention.attention, arguments, key_BSGE)
+        inputs = heads.query, heads.key, heads.value, starts_BT, offset_B
+        self.share_pairs(attention.attention, (*inputs, heads.out, lse_BHT), heads.key)
 
     def attention_backward(
         self,
@@ -467,11 +420,13 @@ class CpuBackend(ReferenceBackend, FusingBackend):
         gradients: AttentionArrays,
         starts_BT: Array,
         lse_BHT: Array,
-        rotation: tuple[Array, RopeTable] | None = None,
+        rotation: Rotation | None = None,
     ) -> None:
         inputs = gradients.out, saved.query, saved.key, saved.value, starts_BT, saved.out, lse_BHT
         outputs = gradients.query, gradients.key, gradients.value
-        rotated = (True, rotation[0], *rotation[1]) if rotation else (False, *self.no_rotation)
+        rotated = False, *self.no_rotation
+        if rotation:
+            rotated = True, rotation.positions_N, *rotation.table
         self.share_pairs(attention.attention_backward, (*inputs, *outputs, *rotated), saved.key)
 
     def share_pairs(
@@ -532,28 +487,18 @@ class CpuBackend(ReferenceBackend, FusingBackend):
         index_R = np.flatnonzero((targets_NK >= 0).any(axis=1))
         return index_R if 0 < 2 * len(index_R) < len(targets_NK) else None
 
-    def cross_entropy(
-        self, logits_RV: Array, targets_R: Array, logprobs_R: Array, lse_R: Array
-    ) -> None:
-        arguments = logits_RV, targets_R, logprobs_R, lse_R
-        self.share_rows(logits_RV, cross_entropy.cross_entropy, *arguments)
+    def cross_entropy(self, rows: LogitRows) -> None:
+        logits, targets, logprobs, lse, _ = rows
+        self.share_rows(logits, cross_entropy.cross_entropy, logits, targets, logprobs, lse)
 
-    def cross_entropy_backward(
-        self, logits_RV: Array, targets_R: Array, weights_R: Array, lse_R: Array
-    ) -> None:
-        arguments = logits_RV, targets_R, weights_R, lse_R
-        self.share_rows(logits_RV, cross_entropy.cross_entropy_backward, *arguments)
+    def cross_entropy_backward(self, rows: LogitRows) -> None:
+        logits, targets, _, lse, weights = rows
+        self.share_rows(logits, cross_entropy.cross_entropy_backward, logits, targets, weights, lse)
 
-    def cross_entropy_with_gradient(
-        self,
-        logits_RV: Array,
-        targets_R: Array,
-        weights_R: Array,
-        logprobs_R: Array,
-        lse_R: Array,
-    ) -> None:
-        arguments = logits_RV, targets_R, weights_R, logprobs_R, lse_R
-        self.share_rows(logits_RV, cross_entropy.cross_entropy_with_gradient, *arguments)
+    def cross_entropy_with_gradient(self, rows: LogitRows) -> None:
+        logits, targets, logprobs, lse, weights = rows
+        arguments = logits, targets, weights, logprobs, lse
+        self.share_rows(logits, cross_entropy.cross_entropy_with_gradient, *arguments)
 
     def add_losses(self, logprobs_NK: Array, weights_NK: Array, losses_2: Array) -> None:
         cross_entropy.add_losses(logprobs_NK, weights_NK, losses_2)

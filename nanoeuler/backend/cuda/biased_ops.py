@@ -20,7 +20,7 @@ from nanoeuler.backend.cuda.kernel_sources import (
 from nanoeuler.backend.cuda.kernels import Argument, blocks
 from nanoeuler.backend.cuda.quantized_ops import QuantizedOps
 from nanoeuler.backend.cuda.scratch import Scratch
-from nanoeuler.backend.records import Array, LayerNorm, Norm
+from nanoeuler.backend.records import Array, EulerStep, LayerNorm, NormGradients
 
 if TYPE_CHECKING:
     from nanoeuler.backend.cuda.fused_linear import FusedLinear
@@ -106,22 +106,14 @@ class BiasedOps(QuantizedOps):
 
     # ---- LayerNorm
 
-    def euler_step(
-        self,
-        inner_NI: Array,
-        weight_DI: Array,
-        delta_ND: Array,
-        x_ND: Array,
-        step_size: float,
-        norm: Norm,
-        bias_D: Array | None = None,
-    ) -> None:
+    def euler_step(self, inner_NI: Array, weight_DI: Array, step: EulerStep) -> None:
+        x, _, step_size, norm, bias = step
         quantized = self.factors(inner_NI, weight_DI) is not None
         adds = quantized and step_size == 1 and self.residual == self.activation
-        if adds and self.multiply_biased(inner_NI, weight_DI, norm.x_ND, bias_D, x_ND):
+        if adds and self.multiply_biased(inner_NI, weight_DI, norm.x_ND, bias, x):
             self.norm(norm)
         else:
-            super().euler_step(inner_NI, weight_DI, delta_ND, x_ND, step_size, norm, bias_D)
+            super().euler_step(inner_NI, weight_DI, step)
 
     def layer_norm(self, norm: LayerNorm) -> None:
         x, weight, bias, epsilon, out, inverse_rms = norm
@@ -144,19 +136,9 @@ class BiasedOps(QuantizedOps):
         source, grid = self.sources.layer_norm(D, fp8=copy.values is not None), blocks(N, warps)
         self.launch(source, "add_layer_norm", grid, warps * WARP, *inputs, *outputs, N, *copy)
 
-    def layer_norm_backward(
-        self,
-        dout_ND: Array,
-        norm: LayerNorm,
-        dx_ND: Array,
-        dweight_D: Array,
-        dbias_D: Array,
-        *,
-        add_to_dx: bool,
-        accumulate: bool,
-        out_ND: Array | None = None,
-    ) -> None:
+    def layer_norm_backward(self, dout_ND: Array, norm: LayerNorm, into: NormGradients) -> None:
         x, weight, bias, _, _, inverse_rms = norm
+        dx_ND, dweight_D, dbias_D, add_to_dx, accumulate, out_ND = into
         N, D = x.shape
         out, copies, shared = self.copies_of_dx(dx_ND, out_ND)
         source, warps = self.sources.layer_norm(D, fp8=copies[0] is not None), row_warps(D)

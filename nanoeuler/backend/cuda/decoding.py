@@ -47,10 +47,12 @@ from nanoeuler.backend.records import (
     BlockForm,
     CacheSlots,
     DecodeStep,
+    GateUp,
     GeluForm,
     GeluWeights,
     LayerNorm,
     Norm,
+    RmsNorm,
     RopeTable,
     SwigluForm,
     SwigluWeights,
@@ -246,15 +248,16 @@ class DecodingOps(FusingBackend):
             "decoding", *activations, ((B,), np.float32)
         )
         if step.query is None:
-            self.rms_norm(x, a.norm, step.attention.epsilon, normed, inverse_rms)
+            self.rms_norm(RmsNorm(x, a.norm, step.attention.epsilon, normed, inverse_rms))
             self.linear(normed, a.query_key_value, packed)
             self.fill_slots(step, packed, query)
         else:
             query = step.query
         self.attend_whole(step, query, attended)
         self.add_linear(attended, a.output, step.attention.step_size, x)
-        self.rms_norm(x, m.norm, step.mlp.epsilon, normed, inverse_rms)
-        self.linear_swiglu(normed, m.gate_up, gate_up, step.mlp.gate, step.mlp.up, hidden)
+        self.rms_norm(RmsNorm(x, m.norm, step.mlp.epsilon, normed, inverse_rms))
+        product = GateUp(gate_up, step.mlp.gate, step.mlp.up)
+        self.linear_swiglu(normed, m.gate_up, product, hidden)
         self.add_linear(hidden, m.down, step.mlp.step_size, x)
 
     def composed_biased_step(self, step: LayerStep) -> None:

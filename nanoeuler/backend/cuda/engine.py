@@ -52,13 +52,16 @@ from nanoeuler.backend.records import (
     AttentionForm,
     BiasedAttentionForm,
     BlockForm,
+    EulerStep,
+    GateUp,
     GeluForm,
     HeadNorm,
     LayerNorm,
     ModelWeights,
-    Norm,
+    NormGradients,
     RmsNorm,
     RopeTable,
+    Rotation,
     SwigluForm,
 )
 from nanoeuler.errors import UserError
@@ -308,9 +311,8 @@ class CudaBackend(DecodingOps, ChoosingOps, BiasedOps, LossOps, OptimizerOps):
 
     # ---- RMSNorm
 
-    def rms_norm(
-        self, x_ND: Array, weight_D: Array, epsilon: float, out_ND: Array, inverse_rms_N: Array
-    ) -> None:
+    def rms_norm(self, norm: RmsNorm) -> None:
+        x_ND, weight_D, epsilon, out_ND, inverse_rms_N = norm
         N, D = x_ND.shape
         warps = row_warps(D)
         out, copy = self.copies_of_norm(out_ND, weight_D)
@@ -329,37 +331,19 @@ class CudaBackend(DecodingOps, ChoosingOps, BiasedOps, LossOps, OptimizerOps):
         source = self.sources.rms_norm(D, fp8=copy.values is not None)
         self.launch(source, "add_rms_norm", grid, threads, *inputs, *outputs, N, *copy)
 
-    def euler_step(
-        self,
-        inner_NI: Array,
-        weight_DI: Array,
-        delta_ND: Array,
-        x_ND: Array,
-        step_size: float,
-        norm: Norm,
-        bias_D: Array | None = None,
-    ) -> None:
+    def euler_step(self, inner_NI: Array, weight_DI: Array, step: EulerStep) -> None:
+        x, _, step_size, norm, _ = step
         if isinstance(norm, LayerNorm):
-            super().euler_step(inner_NI, weight_DI, delta_ND, x_ND, step_size, norm, bias_D)
+            super().euler_step(inner_NI, weight_DI, step)
             return
         # the product adds x itself, in float32 before it rounds: that saves writing and reading
         # `delta`
-        self.multiply_rows(inner_NI, weight_DI, norm.x_ND, step_size, x_ND)
-        self.rms_norm(*norm)
+        self.multiply_rows(inner_NI, weight_DI, norm.x_ND, step_size, x)
+        self.rms_norm(norm)
 
-    def rms_norm_backward(
-        self,
-        dout_ND: Array,
-        x_ND: Array,
-        weight_D: Array,
-        inverse_rms_N: Array,
-        dx_ND: Array,
-        dweight_D: Array,
-        *,
-        add_to_dx: bool,
-        accumulate: bool,
-        out_ND: Array | None = None,
-    ) -> None:
+    def rms_norm_backward(self, dout_ND: Array, norm: RmsNorm, into: NormGradients) -> None:
+        x_ND, weight_D, _, _, inverse_rms_N = norm
+        dx_ND, dweight_D, _, add_to_dx, accumulate, out_ND = into
         N, D = x_ND.shape
         warps = row_warps(D)
         out, copies, shared = self.copies_of_dx(dx_ND, out_ND)
@@ -421,41 +405,28 @@ class CudaBackend(DecodingOps, ChoosingOps, BiasedOps, LossOps, OptimizerOps):
         self.launch_elementwise(self.sources.rope(E), "rope", pairs, *arrays, N, H, direction)
 
     def linear_rope(
-        self,
-        x_NI: Array,
-        weight_OI: Array,
-        out_NO: Array,
-        rotated: list[Array],
-        positions_N: Array,
-        table: RopeTable,
+        self, x_NI: Array, weight_OI: Array, out_NO: Array, rotated: list[Array], by: Rotation
     ) -> None:
         in_front = len(rotated) == 1 and rotated[0].data.ptr == out_NO.data.ptr
         if self.fused and self.fused.fits(len(x_NI)) and in_front:
             _, H, E = rotated[0].shape
             factors = self.factors(x_NI, weight_OI)
-            self.fused.rotated(x_NI, weight_OI, out_NO, H * E, positions_N, table, E, factors)
+            self.fused.rotated(x_NI, weight_OI, out_NO, H * E, *by, E, factors)
         else:
-            super().linear_rope(x_NI, weight_OI, out_NO, rotated, positions_N, table)
+            super().linear_rope(x_NI, weight_OI, out_NO, rotated, by)
 
     # ---- attention
 
     def attention(
-        self,
-        query_BTHE: Array,
-        key_BSGE: Array,
-        value_BSGE: Array,
-        starts_BT: Array,
-        offset_B: Array,
-        out_BTHE: Array,
-        lse_BHT: Array,
+        self, heads: AttentionArrays, starts_BT: Array, offset_B: Array, lse_BHT: Array
     ) -> None:
-        heads = self.heads(query_BTHE, key_BSGE)
+        query, key, value, out_BTHE = heads
         copy = NOT_QUANTIZED
         if self.fp8:
             B, T, H, E = out_BTHE.shape
             copy = self.copy_of("attention", out_BTHE.reshape(B * T, H * E))
-        inputs = query_BTHE, key_BSGE, value_BSGE, starts_BT, offset_B
-        heads.forward(*inputs, out_BTHE, lse_BHT, copy)
+        inputs = query, key, value, starts_BT, offset_B
+        self.heads(query, key).forward(*inputs, out_BTHE, lse_BHT, copy)
 
     def attention_backward(
         self,
@@ -463,7 +434,7 @@ class CudaBackend(DecodingOps, ChoosingOps, BiasedOps, LossOps, OptimizerOps):
         gradients: AttentionArrays,
         starts_BT: Array,
         lse_BHT: Array,
-        rotation: tuple[Array, RopeTable] | None = None,
+        rotation: Rotation | None = None,
     ) -> None:
         heads, (B, T) = self.heads(saved.query, saved.key), saved.query.shape[:2]
         (workspace,) = self.scratch.take("attention", ((heads.workspace_bytes(B, T),), np.uint8))
@@ -473,7 +444,7 @@ class CudaBackend(DecodingOps, ChoosingOps, BiasedOps, LossOps, OptimizerOps):
             starts_BT,
             lse_BHT,
             workspace,
-            (rotation[0], *rotation[1]) if rotation else None,
+            (rotation.positions_N, *rotation.table) if rotation else None,
             self.copies_of_heads(gradients),
         )
 
@@ -539,30 +510,23 @@ class CudaBackend(DecodingOps, ChoosingOps, BiasedOps, LossOps, OptimizerOps):
         )
         self.launch_elementwise(self.sources.swiglu(F), "swiglu_backward", N * F, *arrays, N)
 
-    def linear_swiglu(
-        self, x_NI: Array, weight_OI: Array, packed_NO: Array, gate: slice, up: slice, out_NF: Array
-    ) -> None:
+    def linear_swiglu(self, x_NI: Array, weight_OI: Array, product: GateUp, out_NF: Array) -> None:
         if self.fused and self.fused.fits(*out_NF.shape):
             factors = self.factors(x_NI, weight_OI)
             copy = self.copy_of("hidden", out_NF, in_place=True)
-            self.fused.gated(x_NI, weight_OI, packed_NO, up.start, out_NF, factors, copy)
+            packed = product.packed_NO, product.up.start
+            self.fused.gated(x_NI, weight_OI, *packed, out_NF, factors, copy)
             if factors is None:
                 self.measure(out_NF, copy)
         else:
-            super().linear_swiglu(x_NI, weight_OI, packed_NO, gate, up, out_NF)
+            super().linear_swiglu(x_NI, weight_OI, product, out_NF)
 
     def linear_swiglu_backward(
-        self,
-        dx_ND: Array,
-        weight_DF: Array,
-        scale: float,
-        packed_NO: Array,
-        gate: slice,
-        up: slice,
-        out_NF: Array,
+        self, dx_ND: Array, weight_DF: Array, scale: float, product: GateUp, out_NF: Array
     ) -> None:
         if self.fused and self.fused.fits(*out_NF.shape):
-            arrays = dx_ND, weight_DF, scale, packed_NO, up.start, out_NF
+            packed_NO = product.packed_NO
+            arrays = dx_ND, weight_DF, scale, packed_NO, product.up.start, out_NF
             quantized = self.copies_of_mlp("dgate_up", packed_NO, out_NF, dx_ND, weight_DF)
             if quantized is None:
                 self.fused.gated_backward(*arrays)
@@ -573,7 +537,7 @@ class CudaBackend(DecodingOps, ChoosingOps, BiasedOps, LossOps, OptimizerOps):
                 self.measure(packed_NO, copies[0])
                 self.measure(out_NF, copies[2])
         else:
-            super().linear_swiglu_backward(dx_ND, weight_DF, scale, packed_NO, gate, up, out_NF)
+            super().linear_swiglu_backward(dx_ND, weight_DF, scale, product, out_NF)
 
 
 def allocate(shape: tuple[int, ...], dtype: Any) -> Array:

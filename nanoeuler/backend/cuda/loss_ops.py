@@ -15,7 +15,7 @@ from nanoeuler.backend.cuda.kernel_sources import (
 from nanoeuler.backend.cuda.kernels import row_stride
 from nanoeuler.backend.cuda.quantized_ops import QuantizedOps
 from nanoeuler.backend.cuda.scratch import Scratch
-from nanoeuler.backend.records import PreferencePairs
+from nanoeuler.backend.records import LogitRows, PreferencePairs
 
 
 class LossOps(QuantizedOps):
@@ -25,22 +25,17 @@ class LossOps(QuantizedOps):
     scratch: Scratch
     launch: Callable[..., None]
 
-    def cross_entropy(
-        self, logits_RV: Array, targets_R: Array, logprobs_R: Array, lse_R: Array
-    ) -> None:
-        self.launch_rows("cross_entropy", logits_RV, targets_R, logprobs_R, lse_R)
+    def cross_entropy(self, rows: LogitRows) -> None:
+        arrays = rows.targets_R, rows.logprobs_R, rows.lse_R
+        self.launch_rows("cross_entropy", rows.logits_RV, *arrays)
 
-    def cross_entropy_backward(
-        self, logits_RV: Array, targets_R: Array, weights_R: Array, lse_R: Array
-    ) -> None:
-        arrays = targets_R, weights_R, lse_R
-        self.launch_gradient("cross_entropy_backward", logits_RV, *arrays)
+    def cross_entropy_backward(self, rows: LogitRows) -> None:
+        arrays = rows.targets_R, rows.weights_R, rows.lse_R
+        self.launch_gradient("cross_entropy_backward", rows.logits_RV, *arrays)
 
-    def cross_entropy_with_gradient(
-        self, logits_RV: Array, targets_R: Array, weights_R: Array, logprobs_R: Array, lse_R: Array
-    ) -> None:
-        arrays = targets_R, weights_R, logprobs_R, lse_R
-        self.launch_gradient("cross_entropy_with_gradient", logits_RV, *arrays)
+    def cross_entropy_with_gradient(self, rows: LogitRows) -> None:
+        arrays = rows.targets_R, rows.weights_R, rows.logprobs_R, rows.lse_R
+        self.launch_gradient("cross_entropy_with_gradient", rows.logits_RV, *arrays)
 
     def argmax(self, logits_RV: Array) -> Array:
         likeliest = self.empty((len(logits_RV),), np.int32)

@@ -15,6 +15,7 @@ from nanoeuler.backend.records import (
     AttentionForm,
     AttentionWeights,
     CacheSlots,
+    EulerStep,
     HeadNorm,
     Norm,
 )
@@ -179,13 +180,12 @@ class Attention(Block[AttentionWeights, AttentionActivations]):
     ) -> None:
         w, a, heads = weights, saved, saved.heads
         self.project(ops, w, a, norm.out_ND, rows)
-        keys, values = heads.key, heads.value
         if slots is not None:
             # rows with fewer new tokens write past their end; those slots are overwritten later
-            ops.write_cache(slots.keys_BSGE, keys, rows.offset_B)
-            ops.write_cache(slots.values_BSGE, values, rows.offset_B)
-            keys, values = slots
-        ops.attention(heads.query, keys, values, rows.starts_BT, rows.offset_B, heads.out, a.lse)
+            ops.write_cache(slots.keys_BSGE, heads.key, rows.offset_B)
+            ops.write_cache(slots.values_BSGE, heads.value, rows.offset_B)
+            heads = heads._replace(key=slots.keys_BSGE, value=slots.values_BSGE)
+        ops.attention(heads, rows.starts_BT, rows.offset_B, a.lse)
         self.finish(ops, w, a, norm, following, delta)
 
     def finish(
@@ -198,21 +198,21 @@ class Attention(Block[AttentionWeights, AttentionActivations]):
         delta: Array,
     ) -> None:
         """From attention's output to the stream behind the block, and the norm that follows."""
-        ops.euler_step(a.out, w.output, delta, norm.x_ND, self.form.step_size, following)
+        ops.euler_step(a.out, w.output, EulerStep(norm.x_ND, delta, self.form.step_size, following))
 
     def project(
         self, ops: Backend, w: AttentionWeights, a: AttentionActivations, normed: Array, rows: Rows
     ) -> None:
         """From the normed input to q, k and v, q and k normed by head and rotated."""
-        packed, rotation = a.query_key_value, (rows.positions_N, rows.rope_table)
+        packed = a.query_key_value
         if not a.norms:
-            ops.linear_rope(normed, w.query_key_value, packed, a.rotated, *rotation)
+            ops.linear_rope(normed, w.query_key_value, packed, a.rotated, rows.rotation)
             return
         ops.linear(normed, w.query_key_value, packed)
         for x_NHE, head_norm in self.normed_heads(w, a, packed):
             ops.head_norm(x_NHE, head_norm)
         for part in a.rotated:
-            ops.rope(part, *rotation)
+            ops.rope(part, *rows.rotation)
 
     def normed_heads(
         self, w: AttentionWeights, a: AttentionActivations, packed: Array
@@ -240,8 +240,7 @@ class Attention(Block[AttentionWeights, AttentionActivations]):
         # dx flows past the block unchanged, and into it scaled by h
         ops.linear_backward_weight(dx, a.out, gradients.output, accumulate=accumulate, scale=h)
         ops.linear_backward_input(dx, w.output, a.dout, scale=h)
-        rotation = rows.positions_N, rows.rope_table
-        ops.attention_backward(a.heads, a.dheads, rows.starts_BT, a.lse, rotation)
+        ops.attention_backward(a.heads, a.dheads, rows.starts_BT, a.lse, rows.rotation)
         dweights = gradients.query_norm, gradients.key_norm
         dheads = self.normed_heads(w, a, a.dquery_key_value)
         for (dx_NHE, head_norm), dweight in zip(dheads, dweights, strict=False):

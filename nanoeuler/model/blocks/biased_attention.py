@@ -6,7 +6,7 @@ q, k and v come from one product, whose columns are theirs one after another.
 import math
 
 from nanoeuler.backend.ops import Backend
-from nanoeuler.backend.records import Array, AttentionWeights, BiasedAttentionForm, Norm
+from nanoeuler.backend.records import Array, AttentionWeights, BiasedAttentionForm, EulerStep, Norm
 from nanoeuler.model.blocks.attention import Attention, AttentionActivations
 from nanoeuler.model.blocks.block import Rows, StreamBuffers
 from nanoeuler.model.config import ModelConfig
@@ -74,8 +74,8 @@ class BiasedAttention(Attention):
         following: Norm,
         delta: Array,
     ) -> None:
-        h = self.form.step_size
-        ops.euler_step(a.out, w.output, delta, norm.x_ND, h, following, w.output_bias)
+        step = EulerStep(norm.x_ND, delta, self.form.step_size, following, w.output_bias)
+        ops.euler_step(a.out, w.output, step)
 
     def backward(
         self,

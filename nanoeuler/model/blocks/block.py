@@ -7,7 +7,15 @@ from typing import Generic, TypeVar
 
 from nanoeuler.backend.arena import Arena
 from nanoeuler.backend.ops import Backend
-from nanoeuler.backend.records import Array, BlockForm, CacheSlots, Norm, RopeTable
+from nanoeuler.backend.records import (
+    Array,
+    BlockForm,
+    CacheSlots,
+    Norm,
+    NormGradients,
+    RopeTable,
+    Rotation,
+)
 from nanoeuler.model.tensors import NamedArrays, NamedViews, TensorSpec
 
 Weights = TypeVar("Weights")
@@ -22,6 +30,10 @@ class Rows:
     starts_BT: Array  # per token, the slot in its row at which its document starts
     offset_B: Array  # tokens that the cache holds in front of each row; 0 without a cache
     rope_table: RopeTable
+
+    @property
+    def rotation(self) -> Rotation:
+        return Rotation(self.positions_N, self.rope_table)
 
 
 @dataclass
@@ -140,16 +152,9 @@ class Block(ABC, Generic[Weights, Activations]):
         The norm's output is computed again, since the weight's gradient needs it.
         """
         ops.linear_backward_input(dproduct, weight, stream.dnormed)
-        ops.norm_backward(
-            stream.dnormed,
-            norm,
-            stream.dx,
-            dnorm_weight,
-            dnorm_bias,
-            add_to_dx=True,
-            accumulate=accumulate,
-            out_ND=stream.normed,
-        )
+        gradients = stream.dx, dnorm_weight, dnorm_bias
+        into = NormGradients(*gradients, True, accumulate, stream.normed)
+        ops.norm_backward(stream.dnormed, norm, into)
         arrays = dproduct, stream.normed, dweight
         if dbias is None:
             ops.linear_backward_weight(*arrays, accumulate=accumulate)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from nanoeuler.backend.arena import Arena
 from nanoeuler.backend.ops import Backend
-from nanoeuler.backend.records import Array, CacheSlots, GeluForm, GeluWeights, Norm
+from nanoeuler.backend.records import Array, CacheSlots, EulerStep, GeluForm, GeluWeights, Norm
 from nanoeuler.model.blocks.block import Block, Rows, StreamBuffers
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.tensors import NamedArrays, NamedViews, TensorSpec, norm_tensors
@@ -76,9 +76,10 @@ class Gelu(Block[GeluWeights, GeluActivations]):
         delta: Array,
         slots: CacheSlots | None,
     ) -> None:
-        w, h = weights, self.form.step_size
+        w = weights
         ops.linear_gelu(norm.out_ND, w.up, w.up_bias, saved.up, saved.hidden)
-        ops.euler_step(saved.hidden, w.down, delta, norm.x_ND, h, following, w.down_bias)
+        step = EulerStep(norm.x_ND, delta, self.form.step_size, following, w.down_bias)
+        ops.euler_step(saved.hidden, w.down, step)
 
     def recompute(
         self, ops: Backend, weights: GeluWeights, saved: GeluActivations, norm: Norm

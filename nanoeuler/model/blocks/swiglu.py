@@ -8,7 +8,15 @@ from dataclasses import dataclass
 
 from nanoeuler.backend.arena import Arena
 from nanoeuler.backend.ops import Backend
-from nanoeuler.backend.records import Array, CacheSlots, Norm, SwigluForm, SwigluWeights
+from nanoeuler.backend.records import (
+    Array,
+    CacheSlots,
+    EulerStep,
+    GateUp,
+    Norm,
+    SwigluForm,
+    SwigluWeights,
+)
 from nanoeuler.model.blocks.block import Block, Rows, StreamBuffers
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.tensors import NamedArrays, NamedViews, TensorSpec, packed_rows
@@ -18,7 +26,7 @@ from nanoeuler.model.tensors import NamedArrays, NamedViews, TensorSpec, packed_
 class SwigluActivations:
     """Saved for the backward pass; `hidden` is scratch that all layers share."""
 
-    gate_up: Array  # (N, columns); with recomputation, all layers share this too
+    gate_up: GateUp  # (N, columns); with recomputation, all layers share this too
     hidden: Array  # (N, F) silu(gate) · up
 
 
@@ -68,8 +76,9 @@ class Swiglu(Block[SwigluWeights, SwigluActivations]):
         first: SwigluActivations | None,
     ) -> SwigluActivations:
         N = rows * length
+        packed = arena.empty((N, self.form.columns), ops.activation)
         return SwigluActivations(
-            gate_up=arena.empty((N, self.form.columns), ops.activation),
+            gate_up=GateUp(packed, self.form.gate, self.form.up),
             hidden=first.hidden if first else arena.empty((N, self.form.ffn), ops.activation),
         )
 
@@ -85,15 +94,14 @@ class Swiglu(Block[SwigluWeights, SwigluActivations]):
         slots: CacheSlots | None,
     ) -> None:
         self.gate(ops, weights, saved, norm.out_ND)
-        step_size = self.form.step_size
-        ops.euler_step(saved.hidden, weights.down, delta, norm.x_ND, step_size, following)
+        step = EulerStep(norm.x_ND, delta, self.form.step_size, following)
+        ops.euler_step(saved.hidden, weights.down, step)
 
     def gate(
         self, ops: Backend, weights: SwigluWeights, saved: SwigluActivations, normed: Array
     ) -> None:
         """From the normed input to `gate_up` and `hidden`."""
-        f = self.form
-        ops.linear_swiglu(normed, weights.gate_up, saved.gate_up, f.gate, f.up, saved.hidden)
+        ops.linear_swiglu(normed, weights.gate_up, saved.gate_up, saved.hidden)
 
     def recompute(
         self, ops: Backend, weights: SwigluWeights, saved: SwigluActivations, norm: Norm
@@ -113,10 +121,10 @@ class Swiglu(Block[SwigluWeights, SwigluActivations]):
         *,
         accumulate: bool,
     ) -> None:
-        w, a, f, h, dx = weights, saved, self.form, self.form.step_size, stream.dx
+        w, a, h, dx = weights, saved, self.form.step_size, stream.dx
         # dx flows past the block unchanged, and into it scaled by h
-        ops.linear_swiglu_backward(dx, w.down, h, a.gate_up, f.gate, f.up, a.hidden)
-        dgate_up = a.gate_up  # the op has put the gradients in their place
+        ops.linear_swiglu_backward(dx, w.down, h, a.gate_up, a.hidden)
+        dgate_up = a.gate_up.packed_NO  # the op has put the gradients in their place
         ops.linear_backward_weight(dx, a.hidden, gradients.down, accumulate=accumulate, scale=h)
         self.backward_input(
             ops,
@@ -132,6 +140,5 @@ class Swiglu(Block[SwigluWeights, SwigluActivations]):
     def step(
         self, ops: Backend, weights: SwigluWeights, saved: SwigluActivations, out: Array
     ) -> None:
-        gate, up = saved.gate_up[:, self.form.gate], saved.gate_up[:, self.form.up]
-        ops.swiglu(gate, up, saved.hidden)
+        ops.swiglu(*saved.gate_up.parts, saved.hidden)
         ops.linear(saved.hidden, weights.down, out)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from nanoeuler.backend.ops import Backend
-from nanoeuler.backend.records import Array, AttentionArrays, RopeTable
+from nanoeuler.backend.records import Array, AttentionArrays, RopeTable, Rotation
 from nanoeuler.model.checks.comparison import Comparison
 from nanoeuler.model.checks.op_comparison import Arrays, Input, Output, Random, compare_op
 
@@ -48,7 +48,7 @@ def check_linear_rope(
 
     def linear_rope(ops: Backend, a: Arrays) -> None:
         rotated = [a.packed[:, : (H + G) * E].reshape(N, H + G, E)]
-        ops.linear_rope(a.x, a.weight, a.packed, rotated, a.positions, rope_table(ops, E))
+        ops.linear_rope(a.x, a.weight, a.packed, rotated, Rotation(a.positions, rope_table(ops, E)))
 
     case = f"linear_rope {N} × {D}, {H} / {G} heads of {E}"
     yield from compare_op(case, engine, inputs, outputs, linear_rope)
@@ -84,9 +84,9 @@ def check_attention(
         heads = packed.reshape(B, T, H + 2 * G, E)
         return heads[:, :, :H], heads[:, :, H : H + G], heads[:, :, H + G :]
 
-    def both_passes(ops: Backend, a: Arrays, rotation: tuple[Array, RopeTable] | None) -> None:
-        ops.attention(*parts(a.packed), a.starts, a.offset, a.out, a.lse)
+    def both_passes(ops: Backend, a: Arrays, rotation: Rotation | None) -> None:
         saved = AttentionArrays(*parts(a.packed), a.out)
+        ops.attention(saved, a.starts, a.offset, a.lse)
         gradients = AttentionArrays(*parts(a.dpacked), a.dout)
         ops.attention_backward(saved, gradients, a.starts, a.lse, rotation)
 
@@ -94,7 +94,7 @@ def check_attention(
         both_passes(ops, a, None)
 
     def attention_rope(ops: Backend, a: Arrays) -> None:
-        both_passes(ops, a, (a.positions, rope_table(ops, E)))
+        both_passes(ops, a, Rotation(a.positions, rope_table(ops, E)))
 
     size = f"{B} × {T}, {H} / {G} heads of {E}"
     yield from compare_op(f"attention {size}", engine, inputs, outputs, attention)
@@ -119,7 +119,8 @@ def check_cached_attention(
     }
 
     def attention(ops: Backend, a: Arrays) -> None:
-        ops.attention(a.query, a.key, a.value, a.starts, a.offset, a.out, a.lse)
+        heads = AttentionArrays(a.query, a.key, a.value, a.out)
+        ops.attention(heads, a.starts, a.offset, a.lse)
 
     case = f"attention {B} × {T} of {S}, {H} / {G} heads of {E}"
     yield from compare_op(case, engine, inputs, outputs, attention)

@@ -8,7 +8,15 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 
 from nanoeuler.backend.ops import Backend
-from nanoeuler.backend.records import LayerNorm, PreferencePairs, RmsNorm
+from nanoeuler.backend.records import (
+    EulerStep,
+    GateUp,
+    LayerNorm,
+    LogitRows,
+    NormGradients,
+    PreferencePairs,
+    RmsNorm,
+)
 from nanoeuler.model.checks.comparison import NORM_EPSILON, Comparison
 from nanoeuler.model.checks.decoded_layer import check_decoded_layers
 from nanoeuler.model.checks.engine_attention import (
@@ -133,11 +141,11 @@ def check_rms_norm(engine: Backend, random: Random, N: int, D: int) -> Iterator[
     def rms_norm(ops: Backend, a: Arrays) -> None:
         norm = RmsNorm(a.sum, a.weight, NORM_EPSILON, a.out, a.inverse)
         ops.add_rms_norm(a.x, a.delta, 0.5, norm)
-        ops.rms_norm(a.x, a.weight, NORM_EPSILON, a.plain, a.plain_inverse)
-        saved = a.dout, a.x, a.weight, a.plain_inverse
-        fresh, sums = (a.fresh_dx, a.fresh_dweight), (a.dx, a.dweight)
-        ops.rms_norm_backward(*saved, *fresh, add_to_dx=False, accumulate=False)
-        ops.rms_norm_backward(*saved, *sums, add_to_dx=True, accumulate=True, out_ND=a.dout)
+        plain = norm._replace(x_ND=a.x, out_ND=a.plain, inverse_rms_N=a.plain_inverse)
+        ops.rms_norm(plain)
+        ops.rms_norm_backward(a.dout, plain, NormGradients(a.fresh_dx, a.fresh_dweight))
+        sums = NormGradients(a.dx, a.dweight, None, True, True, a.dout)
+        ops.rms_norm_backward(a.dout, plain, sums)
 
     case, changed = f"rms_norm {N} × {D}", ("dx", "dweight", "dout")
     yield from compare_op(case, engine, inputs, outputs, rms_norm, changed)
@@ -172,10 +180,10 @@ def check_layer_norm(engine: Backend, random: Random, N: int, D: int) -> Iterato
         ops.add_layer_norm(a.x, a.delta, a.step_bias, 0.5, norm)
         plain = norm._replace(x_ND=a.x, out_ND=a.plain, inverse_rms_N=a.plain_inverse)
         ops.layer_norm(plain)
-        fresh, sums = (a.fresh_dx, a.fresh_dweight, a.fresh_dbias), (a.dx, a.dweight, a.dbias)
-        ops.layer_norm_backward(a.dout, plain, *fresh, add_to_dx=False, accumulate=False)
-        options = {"add_to_dx": True, "accumulate": True, "out_ND": a.dout}
-        ops.layer_norm_backward(a.dout, plain, *sums, **options)
+        fresh = NormGradients(a.fresh_dx, a.fresh_dweight, a.fresh_dbias)
+        ops.layer_norm_backward(a.dout, plain, fresh)
+        sums = NormGradients(a.dx, a.dweight, a.dbias, True, True, a.dout)
+        ops.layer_norm_backward(a.dout, plain, sums)
 
     case, changed = f"layer_norm {N} × {D}", ("dx", "dweight", "dbias", "dout")
     yield from compare_op(case, engine, inputs, outputs, layer_norm, changed)
@@ -218,7 +226,7 @@ def check_linear_gelu(
         ops.linear_bias(a.x, a.weight, a.bias, a.linear)
         ops.linear_gelu(a.x, a.weight, a.bias, a.up, a.out)
         norm = LayerNorm(a.sum, a.norm_weight, a.norm_bias, NORM_EPSILON, a.normed, a.inverse)
-        ops.euler_step(a.out, a.down, a.delta, a.point, 0.5, norm, a.down_bias)
+        ops.euler_step(a.out, a.down, EulerStep(a.point, a.delta, 0.5, norm, a.down_bias))
         ops.gelu(a.spent, a.alone)
         ops.gelu_backward(a.out, a.spent, a.dalone)
         ops.linear_gelu_backward(a.dx, a.down, 0.5, a.spent, a.again)
@@ -289,9 +297,9 @@ def check_linear_swiglu(
     }
 
     def linear_swiglu(ops: Backend, a: Arrays) -> None:
-        gate, up = slice(0, F), slice(F, 2 * F)
-        ops.linear_swiglu(a.x, a.weight, a.packed, gate, up, a.out)
-        ops.linear_swiglu_backward(a.dx, a.down, 0.5, a.spent, gate, up, a.again)
+        parts = slice(0, F), slice(F, 2 * F)
+        ops.linear_swiglu(a.x, a.weight, GateUp(a.packed, *parts), a.out)
+        ops.linear_swiglu_backward(a.dx, a.down, 0.5, GateUp(a.spent, *parts), a.again)
 
     case = f"swiglu and its products {N} × {D} × {F}"
     yield from compare_op(case, engine, inputs, outputs, linear_swiglu, ("spent",))
@@ -310,12 +318,11 @@ def check_cross_entropy(engine: Backend, random: Random, R: int, V: int) -> Iter
     outputs: dict[str, Output] = {name: ((R,), "statistic") for name in names}
 
     def cross_entropy(ops: Backend, a: Arrays) -> None:
-        ops.cross_entropy(a.packed[:, :V], a.targets, a.logprobs, a.lse)
-        again = a.packed.copy()
-        ops.cross_entropy_with_gradient(
-            again[:, :V], a.targets, a.weights, a.logprobs_at_once, a.lse_at_once
-        )
-        ops.cross_entropy_backward(a.packed[:, :V], a.targets, a.weights, a.lse)
+        rows = LogitRows(a.packed[:, :V], a.targets, a.logprobs, a.lse, a.weights)
+        ops.cross_entropy(rows)
+        again, found = a.packed.copy(), (a.logprobs_at_once, a.lse_at_once)
+        ops.cross_entropy_with_gradient(LogitRows(again[:, :V], a.targets, *found, a.weights))
+        ops.cross_entropy_backward(rows)
         a.gradient, a.gradient_at_once = a.packed[:, :V], again[:, :V]
 
     case, changed = f"cross_entropy {R} × {V}", ("gradient", "gradient_at_once")
@@ -332,7 +339,8 @@ def check_all_masked(engine: Backend, random: Random) -> Iterator[Comparison]:
     outputs: dict[str, Output] = {"logprobs": ((5,), "statistic"), "lse": ((5,), "statistic")}
 
     def masked(ops: Backend, a: Arrays) -> None:
-        ops.cross_entropy_with_gradient(a.packed, a.targets, a.weights, a.logprobs, a.lse)
+        rows = LogitRows(a.packed, a.targets, a.logprobs, a.lse, a.weights)
+        ops.cross_entropy_with_gradient(rows)
 
     case = "cross_entropy, all masked"
     yield from compare_op(case, engine, inputs, outputs, masked, ("packed",))

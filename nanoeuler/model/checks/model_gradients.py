@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from nanoeuler.backend.ops import Backend
+from nanoeuler.backend.records import Array, LogitRows
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.model.checks.comparison import Comparison, compare, complex_step
 from nanoeuler.model.checks.op_gradients import check_ops
@@ -146,15 +147,17 @@ class Example:
             rows = model.rows(self.batch, buffers)
             model.run_blocks(rows, buffers, model.training_weights, first=first)
         logits = self.model.heads.logits(self.model.weights.heads, buffers)
-        self.ops.cross_entropy(logits, self.targets_R, self.logprobs_R, self.lse_R)
+        self.ops.cross_entropy(self.logit_rows(logits))
         return -(self.logprobs_R * self.weights_R).sum()
+
+    def logit_rows(self, logits: Array) -> LogitRows:
+        return LogitRows(logits, self.targets_R, self.logprobs_R, self.lse_R, self.weights_R)
 
     def gradients(self) -> FlatBuffer:
         """The loss's gradient by the backward pass."""
         self.loss()
         buffers = self.model.buffers(*self.batch.ids.shape, training=True)
-        logits = self.model.heads.logit_rows(buffers)
-        self.ops.cross_entropy_backward(logits, self.targets_R, self.weights_R, self.lse_R)
+        self.ops.cross_entropy_backward(self.logit_rows(self.model.heads.logit_rows(buffers)))
         gradients = np.zeros_like(self.parameters.array)
         self.model.backward(self.batch, buffers, model_weights(self.config, gradients))
         return FlatBuffer(self.config, gradients)

@@ -10,7 +10,14 @@ import numpy as np
 from numpy.random import Generator
 
 from nanoeuler.backend.ops import Backend
-from nanoeuler.backend.records import AttentionArrays, LayerNorm, PreferencePairs, RmsNorm
+from nanoeuler.backend.records import (
+    AttentionArrays,
+    LayerNorm,
+    LogitRows,
+    NormGradients,
+    PreferencePairs,
+    RmsNorm,
+)
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.model.checks.comparison import Comparison, compare, finite_difference
 
@@ -89,16 +96,15 @@ def check_add_rms_norm(ops: Backend, random: Generator) -> Iterator[Comparison]:
     dout = random.standard_normal((N, D))
     dsum = random.standard_normal((N, D))
     total, out, inverse_rms = np.empty((N, D)), np.empty((N, D)), np.empty(N)
-    step_size = 0.7
+    norm, step_size = RmsNorm(total, weight, 1e-5, out, inverse_rms), 0.7
 
     def loss() -> float:
-        ops.add_rms_norm(x, delta, step_size, RmsNorm(total, weight, 1e-5, out, inverse_rms))
+        ops.add_rms_norm(x, delta, step_size, norm)
         return float((out * dout).sum() + (total * dsum).sum())
 
     loss()
     dx, dweight = dsum.copy(), np.empty(D)
-    saved = total, weight, inverse_rms
-    ops.rms_norm_backward(dout, *saved, dx, dweight, add_to_dx=True, accumulate=False)
+    ops.rms_norm_backward(dout, norm, NormGradients(dx, dweight, add_to_dx=True))
     tensors = {"x": (x, dx), "delta": (delta, step_size * dx), "weight": (weight, dweight)}
     yield from check_derivatives("add_rms_norm", loss, tensors)
 
@@ -129,13 +135,14 @@ def check_attention(ops: Backend, random: Generator) -> Iterator[Comparison]:
     offset = np.zeros(B, np.int32)
     out, lse = np.empty((B, T, H, E)), np.empty((B, H, T))
 
+    saved = AttentionArrays(query, key, value, out)
+
     def loss() -> float:
-        ops.attention(query, key, value, starts, offset, out, lse)
+        ops.attention(saved, starts, offset, lse)
         return float((out * dout).sum())
 
     loss()
     dquery, dkey, dvalue = np.empty_like(query), np.empty_like(key), np.empty_like(value)
-    saved = AttentionArrays(query, key, value, out)
     ops.attention_backward(saved, AttentionArrays(dquery, dkey, dvalue, dout), starts, lse)
     tensors = {"query": (query, dquery), "key": (key, dkey), "value": (value, dvalue)}
     yield from check_derivatives("attention", loss, tensors)
@@ -163,12 +170,12 @@ def check_cross_entropy(ops: Backend, random: Generator) -> Iterator[Comparison]
     logprobs, lse = np.empty(N), np.empty(N)
 
     def loss() -> float:
-        ops.cross_entropy(logits, targets, logprobs, lse)
+        ops.cross_entropy(LogitRows(logits, targets, logprobs, lse))
         return float(-(logprobs * weights).sum())
 
     loss()
     dlogits = logits.copy()
-    ops.cross_entropy_backward(dlogits, targets, weights, lse)
+    ops.cross_entropy_backward(LogitRows(dlogits, targets, logprobs, lse, weights))
     yield from check_derivatives("cross_entropy", loss, {"logits": (logits, dlogits)})
 
 
@@ -239,9 +246,7 @@ def check_add_layer_norm(ops: Backend, random: Generator) -> Iterator[Comparison
 
     loss()
     dx, (dweight, dbias) = dsum.copy(), np.empty((2, D))
-    dweights = dweight, dbias
-    options = {"add_to_dx": True, "accumulate": False}
-    ops.layer_norm_backward(dout, norm, dx, *dweights, **options)
+    ops.layer_norm_backward(dout, norm, NormGradients(dx, dweight, dbias, add_to_dx=True))
     tensors = {
         "x": (x, dx),
         "delta": (delta, h * dx),

@@ -114,13 +114,12 @@ class Case:
         query, key, value = self.split(packed.astype(np.float64), heads, kv_heads)
         self.out, self.lse = np.empty(dout.shape), np.empty((B, heads, T))
         reference, self.gradient = ReferenceBackend(np.float64), np.empty(packed.shape)
-        reference.attention(query, key, value, starts, offset, self.out, self.lse)
+        saved = AttentionArrays(query, key, value, self.out)
+        reference.attention(saved, starts, offset, self.lse)
         gradients = AttentionArrays(
             *self.split(self.gradient, heads, kv_heads), dout.astype(np.float64)
         )
-        reference.attention_backward(
-            AttentionArrays(query, key, value, self.out), gradients, starts, self.lse
-        )
+        reference.attention_backward(saved, gradients, starts, self.lse)
 
         self.inputs = self.split(cupy.asarray(packed), heads, kv_heads)
         self.starts, self.offset = cupy.asarray(starts), cupy.asarray(offset)
@@ -219,7 +218,7 @@ def test_new_tokens_behind_a_cache_agree_with_the_reference_and_free_places_are_
     offset = np.array(lengths, np.int32)
     out, lse = np.empty(query.shape), np.empty((B, heads, T))
     exact = query.astype(np.float64), *np.split(cache.astype(np.float64), 2, axis=2)
-    ReferenceBackend(np.float64).attention(*exact, starts, offset, out, lse)
+    ReferenceBackend(np.float64).attention(AttentionArrays(*exact, out), starts, offset, lse)
 
     attention = attention_of(kernels, form, heads, kv_heads, head_size)
     device_cache = cupy.asarray(cache)
@@ -252,7 +251,7 @@ def test_the_padding_of_short_rows_does_not_read_beyond_the_cache(kernels, rando
     starts, offset = np.zeros((2, T), np.int32), np.array(lengths, np.int32)
     out, lse = np.empty(query.shape), np.empty((2, 4, T))
     exact = query.astype(np.float64), *np.split(cache[:, :places].astype(np.float64), 2, axis=2)
-    ReferenceBackend(np.float64).attention(*exact, starts, offset, out, lse)
+    ReferenceBackend(np.float64).attention(AttentionArrays(*exact, out), starts, offset, lse)
 
     attention = attention_of(kernels, form, 4, 2, 64)
     device_cache = cupy.asarray(cache)[:, :places]

@@ -3,7 +3,15 @@
 import numpy as np
 import pytest
 
-from nanoeuler.backend.records import AttentionArrays, RmsNorm
+from nanoeuler.backend.records import (
+    AttentionArrays,
+    EulerStep,
+    GateUp,
+    LogitRows,
+    NormGradients,
+    RmsNorm,
+    Rotation,
+)
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.model.checks.comparison import compare
 from nanoeuler.model.config import ModelConfig
@@ -128,29 +136,19 @@ def test_norms_and_their_gradients_are_copied_and_turned(trial):
     norm, dout = norm_of(trial, trial.array(N, 768)), trial.array(N, 768, scale=1e-4)
     before = trial.host(trial.array(N, 768, scale=1e-4))
     dx, normed = trial.empty(N, 768), trial.empty(N, 768)
-    arrays = dout, norm.x_ND, norm.weight_D, norm.inverse_rms_N, dx, trial.ops.zeros((768,))
+    into = NormGradients(dx, trial.ops.zeros((768,)), add_to_dx=True, out_ND=normed)
     reference = ReferenceBackend(np.float64)
-    x, weight, _, out, inverse = (
-        trial.host(array) if hasattr(array, "shape") else array for array in norm
-    )
-    reference.rms_norm(x, weight, 1e-5, out, inverse)
-    expected = before.copy()
-    reference.rms_norm_backward(
-        trial.host(dout),
-        x,
-        weight,
-        inverse,
-        expected,
-        np.zeros(768),
-        add_to_dx=True,
-        accumulate=False,
-    )
+    exact = RmsNorm(*(trial.host(array) if hasattr(array, "shape") else array for array in norm))
+    reference.rms_norm(exact)
+    out, expected = exact.out_ND, before.copy()
+    wanted = NormGradients(expected, np.zeros(768), add_to_dx=True)
+    reference.rms_norm_backward(trial.host(dout), exact, wanted)
 
     def work(awaits_input):
-        trial.ops.rms_norm(*norm)
+        trial.ops.rms_norm(norm)
         dx[...] = trial.ops.from_host(before.astype(np.float32), trial.ops.activation)
         trial.fp8.awaits_input = awaits_input
-        trial.ops.rms_norm_backward(*arrays, add_to_dx=True, accumulate=False, out_ND=normed)
+        trial.ops.rms_norm_backward(dout, norm, into)
 
     for awaits_input in (False, True):
         trial.run(lambda: work(awaits_input))  # noqa: B023 (run at once)
@@ -173,11 +171,12 @@ def test_products_are_those_of_the_copies(trial):
     output, found = trial.attention.output, {}
 
     def work():
-        trial.ops.rms_norm(*norm)
+        trial.ops.rms_norm(norm)
         trial.ops.linear(norm.out_ND, w, out)
         trial.ops.linear_backward_input(norm.out_ND, output, dx, scale=0.5)
         found["copy"] = trial.copy(norm.out_ND)  # whose memory the norm behind the step takes
-        trial.ops.euler_step(norm.out_ND, output, None, x, 0.5, norm_of(trial, total))
+        step = EulerStep(x, None, 0.5, norm_of(trial, total))
+        trial.ops.euler_step(norm.out_ND, output, step)
 
     trial.run(work)
     copy = found["copy"]
@@ -195,9 +194,9 @@ def test_the_product_with_the_rotation_is_that_of_the_copies(trial):
     table = trial.ops.rope_table(T, 64, 10_000.0)
 
     def work():
-        trial.ops.rms_norm(*norm)
-        rotation = trial.ops.from_host(positions), table
-        trial.ops.linear_rope(norm.out_ND, w, packed, rotated, *rotation)
+        trial.ops.rms_norm(norm)
+        rotation = Rotation(trial.ops.from_host(positions), table)
+        trial.ops.linear_rope(norm.out_ND, w, packed, rotated, rotation)
 
     trial.run(work)
     expected = trial.copy(norm.out_ND) @ trial.weight(w).T
@@ -213,24 +212,23 @@ def test_an_mlp_and_the_gradients_of_its_weights_are_those_of_the_copies(trial):
     gate, up = slice(0, 2048), slice(2048, 4096)
     forward, dhidden = {}, trial.empty(N, 768)
     ddown, dgate_up = trial.ops.zeros((768, 2048)), trial.ops.zeros((4096, 768))
-    saved = dout, norm.x_ND, norm.weight_D, norm.inverse_rms_N
-    dweight = trial.ops.zeros((768,))
+    product, fresh = GateUp(packed, gate, up), NormGradients(dx, trial.ops.zeros((768,)))
 
     def work():
         ops, fp8 = trial.ops, trial.fp8
-        ops.rms_norm(*norm)
-        ops.linear_swiglu(norm.out_ND, trial.mlp.gate_up, packed, gate, up, hidden)
+        ops.rms_norm(norm)
+        ops.linear_swiglu(norm.out_ND, trial.mlp.gate_up, product, hidden)
         if fp8.ready:
             forward["packed"], forward["hidden"] = trial.host(packed), trial.copy(hidden)
-        ops.rms_norm_backward(*saved, dx, dweight, add_to_dx=False, accumulate=False)
-        ops.linear_swiglu_backward(dx, trial.mlp.down, 0.5, packed, gate, up, hidden)
+        ops.rms_norm_backward(dout, norm, fresh)
+        ops.linear_swiglu_backward(dx, trial.mlp.down, 0.5, product, hidden)
         if fp8.ready:
             forward["dx"], forward["turned"] = trial.copy(dx), trial.turned(hidden)
             forward["dpacked"] = trial.copy(packed)
             assert np.array_equal(trial.turned(packed), forward["dpacked"])
         ops.linear_backward_weight(dx, hidden, ddown, accumulate=False, scale=0.5)
         ops.linear_backward_input(packed, trial.mlp.gate_up, dhidden)
-        ops.rms_norm_backward(*saved, dx, dweight, add_to_dx=True, accumulate=False, out_ND=dhidden)
+        ops.rms_norm_backward(dout, norm, fresh._replace(add_to_dx=True, out_ND=dhidden))
         if fp8.ready:
             forward["normed"] = trial.turned(dhidden)
         ops.linear_backward_weight(packed, dhidden, dgate_up, accumulate=False)
@@ -266,8 +264,7 @@ def test_attention_and_its_gradients_are_copied(trial):
     found = {}
 
     def work():
-        inputs = saved.query, saved.key, saved.value, starts, starts[:, 0]
-        trial.ops.attention(*inputs, saved.out, lse)
+        trial.ops.attention(saved, starts, starts[:, 0], lse)
         found["out"] = trial.copy(out)
         trial.ops.attention_backward(saved, gradients, starts, lse)
 
@@ -285,12 +282,14 @@ def test_gradients_of_logits_are_copied(trial):
 
     def work():
         gradients[...] = before
-        trial.ops.cross_entropy_with_gradient(gradients, targets, weights, *numbers)
+        rows = LogitRows(gradients, targets, *numbers, weights)
+        trial.ops.cross_entropy_with_gradient(rows)
 
     trial.run(work)
     exact = trial.host(logits)
     reference = ReferenceBackend(np.float64)
-    reference.cross_entropy_with_gradient(exact, target, np.full(N, 1e-5), *np.empty((2, N)))
+    rows = LogitRows(exact, target, *np.empty((2, N)), np.full(N, 1e-5))
+    reference.cross_entropy_with_gradient(rows)
     slot = trial.fp8.operand(gradients).slot
     trial.assert_rounded(trial.copy(gradients), exact, slot, 1e-4)  # fast exponentials
 
@@ -303,7 +302,7 @@ def test_what_is_not_finite_becomes_nan_and_an_infinity_is_counted(trial, value)
     weight = trial.ops.from_host(np.ones(768, np.float32), norm.weight_D.dtype)
 
     def work():
-        trial.ops.rms_norm(x, weight, norm.epsilon, norm.out_ND, norm.inverse_rms_N)
+        trial.ops.rms_norm(norm._replace(weight_D=weight))
 
     trial.run(work)
     program = trial.ops.program(
@@ -331,7 +330,7 @@ def test_numbers_too_large_become_the_largest_are_counted_and_make_room(trial):
 
     def work():
         scaled = norm.weight_D * fields["factor"]
-        trial.ops.rms_norm(x, scaled, norm.epsilon, norm.out_ND, norm.inverse_rms_N)
+        trial.ops.rms_norm(norm._replace(weight_D=scaled))
 
     trial.run(work)
     program = trial.ops.program(
@@ -349,6 +348,7 @@ def test_numbers_too_large_become_the_largest_are_counted_and_make_room(trial):
     assert trial.ops.saturated == before + 1
     exact, inverse = np.empty((N, 768)), np.empty(N)
     weight = 1000 * trial.host(norm.weight_D)
-    ReferenceBackend(np.float64).rms_norm(trial.host(x), weight, norm.epsilon, exact, inverse)
+    plain = RmsNorm(trial.host(x), weight, norm.epsilon, exact, inverse)
+    ReferenceBackend(np.float64).rms_norm(plain)
     slot = trial.fp8.operand(norm.out_ND).slot
     trial.assert_rounded(trial.copy(norm.out_ND), exact, slot)

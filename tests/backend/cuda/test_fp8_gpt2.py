@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from test_fp8 import EXACT_SUMS, SAME_FACTORS, N, Trial, error
 
-from nanoeuler.backend.records import LayerNorm
+from nanoeuler.backend.records import EulerStep, LayerNorm, LogitRows, NormGradients
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.model.config import ModelConfig
 
@@ -51,15 +51,15 @@ def test_norms_behind_a_step_and_their_gradients_are_copied_and_turned(trial):
         trial.ops.add_layer_norm(x, delta, constant, 0.5, norm)
         dx[...] = trial.ops.from_host(before.astype(np.float32), trial.ops.activation)
         trial.fp8.awaits_input = awaits_input
-        arrays = dout, norm, dx, *gradients
-        trial.ops.layer_norm_backward(*arrays, add_to_dx=True, accumulate=False, out_ND=normed)
+        into = NormGradients(dx, *gradients, add_to_dx=True, out_ND=normed)
+        trial.ops.layer_norm_backward(dout, norm, into)
 
     for awaits_input in (False, True):
         trial.run(lambda: work(awaits_input))  # noqa: B023 (run at once)
         exact, expected = on_host(trial, norm), before.copy()
         wanted = np.zeros((2, D))
-        arrays = trial.host(dout), exact, expected, *wanted
-        REFERENCE.layer_norm_backward(*arrays, add_to_dx=True, accumulate=False)
+        into = NormGradients(expected, *wanted, add_to_dx=True)
+        REFERENCE.layer_norm_backward(trial.host(dout), exact, into)
         slot = trial.fp8.operand(norm.out_ND).slot
         trial.assert_rounded(trial.copy(norm.out_ND), exact.out_ND, slot, 1e-5)
         # dx was rounded to bfloat16 on its way in, and is the small sum of larger terms
@@ -84,8 +84,8 @@ def test_a_step_adds_the_product_of_the_copies_and_a_bias(trial, step_size):
     def work():
         trial.ops.layer_norm(norm)
         found["copy"] = trial.copy(norm.out_ND)  # whose memory the norm behind the step takes
-        arrays = norm.out_ND, weight, trial.empty(N, D), x, step_size, following, bias
-        trial.ops.euler_step(*arrays)
+        step = EulerStep(x, trial.empty(N, D), step_size, following, bias)
+        trial.ops.euler_step(norm.out_ND, weight, step)
 
     trial.run(work)
     delta = found["copy"] @ trial.weight(weight).T + trial.host(bias)
@@ -113,7 +113,7 @@ def test_an_mlp_and_the_gradients_of_its_weights_and_biases_are_those_of_the_cop
     up, hidden, dx, dhidden = (trial.empty(N, size) for size in (F, F, D, D))
     ddown, dup = trial.ops.zeros((D, F)), trial.ops.zeros((F, D))
     down_bias, up_bias, *of_norm = (trial.ops.zeros((size,)) for size in (D, F, D, D))
-    mlp, found = trial.mlp, {}
+    mlp, found, fresh = trial.mlp, {}, NormGradients(dx, *of_norm)
 
     def work():
         ops, fp8 = trial.ops, trial.fp8
@@ -121,7 +121,7 @@ def test_an_mlp_and_the_gradients_of_its_weights_and_biases_are_those_of_the_cop
         ops.linear_gelu(norm.out_ND, mlp.up, mlp.up_bias, up, hidden)
         if fp8.ready:
             found["up"], found["hidden"] = trial.host(up), trial.copy(hidden)
-        ops.layer_norm_backward(dout, norm, dx, *of_norm, add_to_dx=False, accumulate=False)
+        ops.layer_norm_backward(dout, norm, fresh)
         ops.linear_gelu_backward(dx, mlp.down, 0.5, up, hidden)
         if fp8.ready:
             found["dx"], found["turned"] = trial.copy(dx), trial.turned(hidden)
@@ -129,7 +129,7 @@ def test_an_mlp_and_the_gradients_of_its_weights_and_biases_are_those_of_the_cop
             assert np.array_equal(trial.turned(up), found["dup"])
         for accumulate in (False, True):
             if accumulate:  # the same once more
-                ops.layer_norm_backward(dout, norm, dx, *of_norm, add_to_dx=False, accumulate=False)
+                ops.layer_norm_backward(dout, norm, fresh)
                 if fp8.ready:
                     ops.fp8.turned[hidden.data.ptr] = found["kept"]
             elif fp8.ready:
@@ -138,8 +138,7 @@ def test_an_mlp_and_the_gradients_of_its_weights_and_biases_are_those_of_the_cop
             ops.linear_bias_backward(*arrays, accumulate=accumulate, scale=0.5)
         fp8.awaits_input = True
         ops.linear_backward_input(up, mlp.up, dhidden)
-        arrays = dout, norm, dx, *of_norm
-        ops.layer_norm_backward(*arrays, add_to_dx=True, accumulate=False, out_ND=dhidden)
+        ops.layer_norm_backward(dout, norm, fresh._replace(add_to_dx=True, out_ND=dhidden))
         if fp8.ready:
             found["normed"] = trial.turned(dhidden)
         ops.linear_bias_backward(up, dhidden, dup, up_bias, accumulate=False)
@@ -174,11 +173,13 @@ def test_gradients_of_logits_with_padding_are_copied_with_zeros_in_it(trial):
 
     def work():
         whole[...] = before
-        trial.ops.cross_entropy_with_gradient(whole[:, :V], targets, weights, *numbers)
+        rows = LogitRows(whole[:, :V], targets, *numbers, weights)
+        trial.ops.cross_entropy_with_gradient(rows)
 
     trial.run(work)
     exact = trial.host(before)[:, :V].copy()
-    REFERENCE.cross_entropy_with_gradient(exact, target, np.full(N, 1e-5), *np.empty((2, N)))
+    rows = LogitRows(exact, target, *np.empty((2, N)), np.full(N, 1e-5))
+    REFERENCE.cross_entropy_with_gradient(rows)
     copy, slot = trial.copy(whole), trial.fp8.operand(whole).slot
     trial.assert_rounded(copy[:, :V], exact, slot, 1e-4)  # fast exponentials
     assert not copy[:, V:].any()
