@@ -69,7 +69,7 @@ def prepare(
         before = peak_megabytes()
         backend = CpuBackend(threads)
         state = TrainingState(config, backend, parameters, AdamW(0.9, 0.95, 1e-8, 0.1, 1.0))
-        tokens, shares = backend.slices(len(parameters))
+        tokens, shares = backend.runtime.slices(len(parameters))
         limit = min(tokens // config.context, -(-batch // shares))
         micro_batch_rows = largest_divisor(batch, limit)
         return lambda: state.train_step(rows, micro_batch_rows, LEARNING_RATE).loss, before

@@ -9,8 +9,8 @@ from itertools import cycle
 from types import MappingProxyType
 
 from nanoeuler.backend.ops import Backend
-from nanoeuler.backend.programs import HostRing
 from nanoeuler.backend.records import Array, BlockForm, DecodeStep
+from nanoeuler.backend.runtime import HostRing
 
 NOT_KEPT = -2
 """Stands for a token that was chosen behind a wrong draft."""

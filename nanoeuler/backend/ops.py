@@ -14,20 +14,19 @@ Three rules hold for every op unless its docstring says otherwise:
 - Arguments named `out` or `d…` are overwritten in full. Gradients of weights are added to what is
   there when `accumulate` is set.
 - No output shares memory with an input.
-- An op looks at no value on the host, so that an engine may record it (`program`).
+- An op looks at no value on the host, so that an engine may record it (`Runtime.program`).
 
 Types: `activation` for what products read and write, `residual` for the residual stream, `dtype`
 for parameters, gradients, statistics and tables, int32 for ids, positions and offsets.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
-from nanoeuler.backend.programs import Feed, HostRing, Program
 from nanoeuler.backend.records import (
     AdamWConstants,
     Array,
@@ -40,7 +39,6 @@ from nanoeuler.backend.records import (
     LayerNorm,
     LogitRows,
     MatrixGroup,
-    ModelWeights,
     MuonConstants,
     Norm,
     NormGradients,
@@ -50,6 +48,7 @@ from nanoeuler.backend.records import (
     RopeTable,
     Rotation,
 )
+from nanoeuler.backend.runtime import Runtime
 from nanoeuler.system import provenance
 
 if TYPE_CHECKING:
@@ -93,6 +92,9 @@ class Backend(ABC):
     candidate: str | None = None
     """Hash of the file whose ops stand in for the specification's: see `nanoeuler/lessons`."""
 
+    runtime = Runtime()
+    """How its work is repeated, fed, shared and waited for."""
+
     algorithms: dict[str, str]
     """Algorithms chosen by measuring. A run that is to give the same bits needs the same ones."""
 
@@ -126,13 +128,6 @@ class Backend(ABC):
     It decides how many drafts a pass takes.
     """
 
-    def slices(self, elements: int) -> tuple[int, int]:
-        """Tokens that a replica computes at once, and the number of replicas that share a step.
-
-        For a model of that many parameters; fewer tokens where memory asks for it.
-        """
-        return 8192, 1
-
     @abstractmethod
     def activation_budget(self, state_bytes: int) -> int:
         """Bytes that the activations of all replicas may take, beside a training state.
@@ -144,23 +139,6 @@ class Backend(ABC):
     def workspace_bytes(self, heads: int, length: int) -> int:
         """Bytes that the ops themselves take for each row of a micro-batch."""
         return 0
-
-    def replicas(self, elements: int) -> "list[Self]":
-        """Engines that share a training step's rows, for a model of that many parameters.
-
-        Each computes gradients of its own, which `sum_into` adds. The first is this engine.
-        """
-        return [self]
-
-    def side_by_side(self, count: int, work: Callable[[int], None]) -> None:
-        """work(0) … work(count − 1), together where the engine can."""
-        for index in range(count):
-            work(index)
-
-    def sum_into(self, target: Array, others: Sequence[Array]) -> None:
-        """target += others, in their order."""
-        for other in others:
-            target += other
 
     def check_form(self, form: BlockForm, dim: int) -> None:  # noqa: B027 (optional)
         """Raise `UserError` for a block that this engine cannot compute."""
@@ -203,69 +181,6 @@ class Backend(ABC):
     def refresh(self, working: Array, parameters: Array) -> None:  # noqa: B027 (optional)
         """Bring a working copy up to date after `parameters` were written otherwise than by an
         update op."""
-
-    def training_weights(self, weights: ModelWeights) -> ModelWeights:
-        """The weights as the forward pass of training reads them, up to date.
-
-        The same values; an engine may keep them in another memory layout.
-        """
-        return weights
-
-    @property
-    def prepares_weights(self) -> bool:
-        """Does `training_weights` read them?"""
-        return False
-
-    @property
-    def scales(self) -> dict[str, list[float]]:
-        """fp8 scales by tensor name, saved in checkpoints; empty for a new training and for other
-        formats.
-        """
-        return {}
-
-    @scales.setter  # noqa: B027
-    def scales(self, saved: dict[str, list[float]]) -> None:
-        pass
-
-    @property
-    def noted(self) -> Array | None:
-        """Magnitudes of this step as integers, of which ranks take the largest."""
-        return None
-
-    @property
-    def saturated(self) -> int | None:
-        """Arrays so far that held a number too large for their format; None where none can."""
-        return None
-
-    # ---- work as a whole
-
-    def feed(self, arrays: list[np.ndarray]) -> Feed:
-        """Where host arrays of these shapes and types are handed over."""
-        return Feed(arrays)
-
-    def program(
-        self, function: Callable[[], None], *, training: bool = False, once: bool = False
-    ) -> Program:
-        """`function` as work to be done again and again, always on the same arrays.
-
-        `training`: it is a training step. It will run often, so an engine may take time to find
-        out how to run it fast, unless it runs `once`, for a check.
-        """
-        return Program(function)
-
-    def host_ring(self, array: Array, slots: int) -> HostRing:
-        """A small array that programs write to the host, with so many runs under way."""
-        return HostRing(array, slots)
-
-    def enter_thread(self) -> None:  # noqa: B027 (a host's work is where its thread is)
-        """Let what this thread asks for next be work of this engine, in its order.
-
-        Called in a thread other than the one that made the engine, and where a thread goes from
-        one engine to another.
-        """
-
-    def finish(self) -> None:  # noqa: B027 (a host has nothing to wait for)
-        """Wait until all work asked for is done."""
 
     # ---- matrix products
 

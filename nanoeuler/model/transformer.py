@@ -74,7 +74,7 @@ class Transformer:
         self.working = backend.working_copy(parameters)
         self.weights = model_weights(config, self.working, norms or FlatBuffer(config, parameters))
         self.training_weights = self.weights
-        """The weights as training's forward pass reads them: see `Backend.training_weights`."""
+        """The weights as training's forward pass reads them: see `Runtime.training_weights`."""
         w = self.weights
         points = [(block.norm, getattr(block, "norm_bias", None)) for block in w.blocks]
         points.append((w.final_norm, w.final_norm_bias))

@@ -156,7 +156,7 @@ def training_memory(config: Config, model: ModelConfig, backend: "Backend") -> f
     Rows are computed one at a time: by each thread on a CPU, with gradients of its own.
     """
     elements = FlatBuffer.elements(model)
-    _, shares = backend.slices(elements)
+    _, shares = backend.runtime.slices(elements)
     whole = state_bytes(model, AdamW) + (shares - 1) * 4 * elements
     whole += checkpoint_bytes(elements, AdamW)  # in memory, too, while it is being written
     whole += 4 * elements  # the best model's, until it is written

@@ -151,7 +151,7 @@ class Batch:
     def step(self, now: float) -> None:
         """Read some of the prompts that wait, and append a token to every row, or several to one
         that is alone."""
-        self.model.backend.enter_thread()
+        self.model.backend.runtime.enter_thread()
         self.drop(now)
         self.read_prompts()
         if self.rows:

@@ -91,7 +91,7 @@ def check_small_model(
     micro_batch_rows = round_up(-(-ops.check_tokens // config.context), ops.check_multiple)
     rows = form_rows(config, len(state.replicas) * micro_batch_rows + 1)
     state.stage(rows)
-    program = ops.program(
+    program = ops.runtime.program(
         lambda: state.compute_gradients(micro_batch_rows), training=True, once=True
     )
     for _ in range(3 if ops.precision == "fp8" else 2):  # whose first step is one in bf16

@@ -55,7 +55,7 @@ def check_device_model(
         state.train_step(stream.step(step), 8 * rows, 5e-4 * min(1, (step + 1) / 50))
     batch_rows = source_rows(config, rows, length, seed=6).step(0)
     state.stage(batch_rows)
-    engine.program(lambda: state.compute_gradients(rows)).run()
+    engine.runtime.program(lambda: state.compute_gradients(rows)).run()
     assert state.inputs is not None, "stage made them"
     logprobs = in_float64(engine, state.inputs.logprobs)
     found = FlatBuffer(config, in_float64(engine, state.gradients))

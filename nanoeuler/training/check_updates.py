@@ -42,7 +42,7 @@ def check_updates(
     config = ModelConfig(300, 64, 1, 2, kv_heads, ffn=100, context=16, family=family)
     start, *gradients = random_buffers(config, adamw)
     state = TrainingState(config, ops, start.array.copy(), optimizer)
-    program = ops.program(state.update)
+    program = ops.runtime.program(state.update)
     bad = gradients[-1].array.copy()
     bad[0] = np.inf
     for step, values in enumerate([*(gradient.array for gradient in gradients), bad]):

@@ -353,6 +353,7 @@ class Trainer:
     def record(
         self, result: StepResult, learning_rate: float, speed: float, mfu: float | None
     ) -> None:
+        saturated = self.job.backend.runtime.saturated
         self.write(
             loss=result.first_head_loss,
             loss_all_heads=result.loss,
@@ -360,7 +361,7 @@ class Trainer:
             gradient_norm=result.gradient_norm,
             tokens_per_second=speed,
             mfu=mfu,
-            **({} if (count := self.job.backend.saturated) is None else {"saturated": count}),
+            **({} if saturated is None else {"saturated": saturated}),
         )
 
     def validate(self) -> None:
@@ -406,7 +407,7 @@ class Trainer:
             "finished": self.finished,
             "seconds": self.seconds(),
             "algorithms": job.backend.algorithms,
-            **({"scales": scales} if (scales := job.backend.scales) else {}),
+            **({"scales": scales} if (scales := job.backend.runtime.scales) else {}),
             "environment": environment(job.backend),
             "provenance": provenance.collect(job.backend.device_name),
         }

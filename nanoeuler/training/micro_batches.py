@@ -38,7 +38,7 @@ def fitting_rows(
     the memory, and no more tokens than suit the engine. The number depends on the size of the
     machine and not on what is free at the moment, so that a rerun computes the same bits.
     """
-    tokens, shares = engine.slices(parameter_count(model))
+    tokens, shares = engine.runtime.slices(parameter_count(model))
     budget = engine.activation_budget(2 * state_bytes(model, AdamW)) // shares
     within = rows_within(model, engine, length, budget, recompute=recompute)
     return min(tokens // length, -(-rows // shares), within)

@@ -16,8 +16,8 @@ from functools import partial
 import numpy as np
 
 from nanoeuler.backend.ops import Backend
-from nanoeuler.backend.programs import Program
 from nanoeuler.backend.records import Array, FlatState, ModelWeights
+from nanoeuler.backend.runtime import Program
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import model_weights
 from nanoeuler.model.transformer import Batch, Transformer
@@ -73,9 +73,10 @@ class TrainingState:
         and the optimizer's work; `rounded_sums`: they add up their gradients in bfloat16.
         """
         self.config, self.backend, self.group = config, backend, group
+        self.runtime = backend.runtime
         self.objective = objective or KnownWeights()
         self.step = 0
-        engines = backend.replicas(len(parameters))
+        engines = self.runtime.replicas(backend, len(parameters))
         self.shared = SharedParameters(
             config,
             backend,
@@ -87,7 +88,7 @@ class TrainingState:
         self.parameters, part = self.shared.read, self.shared.part
         self.optimizer_settings = optimizer
         self.optimizer = optimizer.make(config, backend, part)
-        backend.scales = {}
+        self.runtime.scales = {}
         self.results = backend.zeros((4,), np.float64)  # one array, so that a device is read once
         self.report = self.results[2:]  # see `begin_update`
         self.replicas = [
@@ -98,7 +99,7 @@ class TrainingState:
         own, working = self.shared.own, self.model.working
         copied = self.shared.vectors is not None or working is not self.parameters
         self.flat = FlatState(own, working[part] if copied else own, self.gradients[part])
-        self.schedule = backend.feed([np.zeros(2)])
+        self.schedule = self.runtime.feed([np.zeros(2)])
         self.inputs: StepInputs | None = None
 
     def make_replica(self, engine: Backend, index: int, *, recompute: bool) -> Replica:
@@ -138,7 +139,7 @@ class TrainingState:
         count = inputs.shape[0]
         parts = [slice(s, s + micro_batch_rows) for s in range(0, count, micro_batch_rows)]
         replicas = self.replicas[: len(parts)]
-        weights = self.backend.training_weights(self.model.weights)
+        weights = self.runtime.training_weights(self.model.weights)
 
         def work(index: int) -> None:
             replica = replicas[index]
@@ -153,10 +154,10 @@ class TrainingState:
             for rows in own:
                 self.objective.learn(replica.model, rows, replica.views, replica.losses)
 
-        self.backend.side_by_side(len(replicas), work)
+        self.runtime.side_by_side(len(replicas), work)
         # always in the same order: which replica is faster changes no bit
-        self.backend.sum_into(self.gradients, [replica.gradients for replica in replicas[1:]])
-        self.backend.sum_into(replicas[0].losses, [replica.losses for replica in replicas[1:]])
+        self.runtime.sum_into(self.gradients, [replica.gradients for replica in replicas[1:]])
+        self.runtime.sum_into(replicas[0].losses, [replica.losses for replica in replicas[1:]])
 
     def update(self) -> None:
         """Let the optimizer move the parameters by the gradients of all ranks.
@@ -168,7 +169,7 @@ class TrainingState:
         self.shared.finish_sums(self.gradients)
         squares = self.backend.squares(self.flat.gradients)
         self.group.sum(losses_2, squares)
-        if (noted := self.backend.noted) is not None:
+        if (noted := self.runtime.noted) is not None:
             self.group.largest(noted)
         told = squares, schedule_2, losses_2, self.report
         clip_norm = self.optimizer_settings.clip_norm
@@ -197,7 +198,7 @@ class TrainingState:
         if inputs.program is None or inputs.micro_batch_rows != micro_batch_rows:
             state = weakref.proxy(self)  # which holds the program, by way of its inputs
             inputs.micro_batch_rows = micro_batch_rows
-            inputs.program = self.backend.program(
+            inputs.program = self.runtime.program(
                 lambda: state.compute(micro_batch_rows), training=True
             )
         inputs.program.run()
@@ -220,14 +221,14 @@ class TrainingState:
 
         Nothing is moved, but a device finds out how to run fast what it will run often.
         """
-        known = self.backend.scales
-        program = self.backend.program(
+        known = self.runtime.scales
+        program = self.runtime.program(
             lambda: self.compute_gradients(micro_batch_rows), training=True
         )
         program.run()
-        if self.backend.scales and not known:  # which were learned in another precision
+        if self.runtime.scales and not known:  # which were learned in another precision
             program.run()
-        self.backend.scales = known
+        self.runtime.scales = known
 
     # ---- parameters and the optimizer's tensors
 
@@ -236,7 +237,7 @@ class TrainingState:
         for tensor in self.optimizer.tensors.values():
             tensor[...] = 0
         self.load_parameters(parameters)
-        self.backend.scales = {}
+        self.runtime.scales = {}
         self.step = 0
 
     def load(self, tensors: Mapping[str, np.ndarray], step: int) -> None:
@@ -275,7 +276,7 @@ class StepInputs:
 
     def __init__(self, backend: Backend, arrays: list[np.ndarray]):
         self.shape = arrays[3].shape  # (rows, T, K)
-        self.feed = backend.feed(arrays)
+        self.feed = backend.runtime.feed(arrays)
         self.logprobs, self.lse = (backend.zeros((math.prod(self.shape),)) for _ in range(2))
         self.program: Program | None = None
         self.micro_batch_rows = 0

@@ -99,7 +99,7 @@ class Worker:
         """Go to the step of the checkpoint `saved`."""
         self.make_room(self.job.model_after(saved["step"]))
         self.checkpoints.restore(saved["step"], self.state)
-        self.job.backend.scales = saved.get("scales", {})
+        self.job.backend.runtime.scales = saved.get("scales", {})
 
     @everywhere
     def grow(self) -> None:

@@ -166,7 +166,7 @@ def test_transposes_follow_the_weights(random, shape):
     block = SwigluWeights(matrix[0], matrix, matrix)
     backend = CpuBackend(3)
     weights = ModelWeights(matrix, matrix, [block], matrix[0], matrix, matrix)
-    transposes = Transposes(weights, backend, backend.thread_pool)
+    transposes = Transposes(weights, backend.thread_pool)
     for _ in range(2):
         matrix += 1
         transposes.refresh()

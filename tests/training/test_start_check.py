@@ -59,8 +59,9 @@ def shifted(table):
 
 
 class ReplicaForgotten(CpuBackend):
-    def sum_into(self, target, others):
-        pass
+    def __init__(self, threads):
+        super().__init__(threads)
+        self.runtime.sum_into = lambda target, others: None
 
 
 class PartComputedTwice(CpuBackend):

@@ -19,3 +19,8 @@ def aligned(make: Callable[..., Array], shape: tuple[int, ...], dtype: np.dtype)
     memory = make(size + CACHE_LINE, np.uint8)
     start = -memory.ctypes.data % CACHE_LINE
     return memory[start : start + size].view(dtype).reshape(shape)
+
+
+def aligned_floats(shape: tuple[int, ...]) -> Array:
+    """The same, of float32."""
+    return aligned(np.empty, shape, np.dtype(np.float32))

@@ -19,8 +19,8 @@ from nanoeuler.backend.cpu import (
 )
 from nanoeuler.backend.cpu.alignment import aligned
 from nanoeuler.backend.cpu.blas import Blas
+from nanoeuler.backend.cpu.runtime import CpuRuntime
 from nanoeuler.backend.cpu.thread_pool import ThreadPool
-from nanoeuler.backend.cpu.transposes import Transposes
 from nanoeuler.backend.records import (
     AdamWConstants,
     AttentionArrays,
@@ -33,7 +33,6 @@ from nanoeuler.backend.records import (
     LayerNorm,
     LogitRows,
     MatrixGroup,
-    ModelWeights,
     NormGradients,
     ParameterRun,
     RmsNorm,
@@ -46,17 +45,6 @@ from nanoeuler.system.cores import threads_allowed
 
 Array = np.ndarray
 
-SLICE_TOKENS = 512
-"""Tokens that a replica computes at once: their activations mostly stay in the last-level cache."""
-SHORT_SLICE_TOKENS = 256
-SHORT_SLICE_BYTES = 8 * 2**20
-"""Tokens of a slice for a model of at most SHORT_SLICE_BYTES. Half the activations cost no speed
-there: gradients, which every slice reads and writes, also stay in the last-level cache."""
-SHORT_SLICE_LOGITS = 1 << 18
-"""Logits that such a model makes at once: they stay in the second-level cache until their gradient
-has been used."""
-COPIES_BYTES = 512 * 2**20
-"""Most memory for the gradients of all replicas; above it, threads share the work of every op."""
 LEAST_ELEMENTS = 1 << 16
 LEAST_PRODUCT = 1 << 23
 """Smallest elementwise op, and smallest product in multiply-adds, worth splitting across threads:
@@ -87,14 +75,13 @@ class CpuBackend(ReferenceBackend, FusingBackend):
         super().__init__(np.float32)
         self.threads = threads or threads_allowed()
         self.least_elements, self.least_product = LEAST_ELEMENTS, LEAST_PRODUCT
-        self.sized_for: int | None = None
         self.thread_pool = ThreadPool(self.threads)
         self.blas = Blas()
         self.scratch_arrays: dict[str, Array] = {}
         no_table = np.zeros((1, 1), np.float32)
         self.no_rotation = np.zeros(1, np.int32), no_table, no_table
         """Positions and a rotary table that stand in where attention has no rotation."""
-        self.transposes: Transposes | None = None
+        self.runtime: CpuRuntime = CpuRuntime(self.thread_pool, self.blas)
         self.serial = ReferenceBackend(np.float32)  # for work within one thread
 
     # ---- capabilities
@@ -111,39 +98,11 @@ class CpuBackend(ReferenceBackend, FusingBackend):
 
     def as_for(self, elements: int) -> "CpuBackend":
         engine = type(self)(self.threads)
-        engine.sized_for = self.sized_for or elements
-        if self.slices(elements)[1] == 1:  # threads share every op, however small it is in a check
+        engine.runtime.sized_for = self.runtime.sized_for or elements
+        if self.runtime.slices(elements)[1] == 1:
+            # threads share every op, however small it is in a check
             engine.least_elements = engine.least_product = 1
         return engine
-
-    def slices(self, elements: int) -> tuple[int, int]:
-        elements = self.sized_for or elements
-        if 4 * elements * self.threads > COPIES_BYTES:
-            return 8192, 1
-        tokens = SHORT_SLICE_TOKENS if 4 * elements <= SHORT_SLICE_BYTES else SLICE_TOKENS
-        return tokens, self.threads
-
-    def replicas(self, elements: int) -> "list[CpuBackend]":
-        tokens, shares = self.slices(elements)
-        engines = [self] if shares == 1 else [type(self)(1) for _ in range(shares)]
-        if tokens == SHORT_SLICE_TOKENS:
-            for engine in engines:
-                engine.logits_at_once = SHORT_SLICE_LOGITS
-        return engines
-
-    def side_by_side(self, count: int, work: Callable[[int], None]) -> None:
-        self.thread_pool.each(count, work)
-
-    def sum_into(self, target: Array, others: Sequence[Array]) -> None:
-        if not others or target.dtype != self.dtype:
-            super().sum_into(target, others)
-            return
-
-        def work(first: int, stop: int) -> None:
-            for other in others:
-                optimizer.add(target[first:stop], other[first:stop])
-
-        self.thread_pool.share(len(target), len(target) // optimizer.BLOCK, work)
 
     # ---- arrays
 
@@ -152,20 +111,6 @@ class CpuBackend(ReferenceBackend, FusingBackend):
 
     def zeros(self, shape: tuple[int, ...], dtype: Any = None) -> Array:
         return aligned(np.zeros, shape, np.dtype(dtype or self.dtype))
-
-    def training_weights(self, weights: ModelWeights) -> ModelWeights:
-        """Transposed copies, for a model whose slices are short.
-
-        For longer slices and larger weights they would cost more than they save, and MKL reads
-        weights as fast as transposes.
-        """
-        short = self.slices(weights.flat.size)[0] == SHORT_SLICE_TOKENS
-        if not short or self.blas.label.startswith("mkl"):
-            return weights
-        if self.transposes is None or self.transposes.source is not weights:
-            self.transposes = Transposes(weights, self, self.thread_pool)
-        self.transposes.refresh()
-        return self.transposes.weights
 
     # ---- threads
 

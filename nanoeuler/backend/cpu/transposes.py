@@ -9,8 +9,8 @@ import copy
 
 import numpy as np
 
+from nanoeuler.backend.cpu.alignment import aligned_floats
 from nanoeuler.backend.cpu.thread_pool import ThreadPool
-from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import ModelWeights
 from nanoeuler.system.compiling import compiled
 
@@ -33,13 +33,13 @@ def transpose(source_OI, target_IO, first, stop):
 class Transposes:
     """Weights of a model whose matrices are views (out, in) of memory that holds (in, out)."""
 
-    def __init__(self, source: ModelWeights, ops: Backend, threads: ThreadPool):
+    def __init__(self, source: ModelWeights, threads: ThreadPool):
         """Updates change `source`; `refresh` brings the transposes up to date."""
         self.source, self.thread_pool = source, threads
         self.pairs: list[tuple[Array, Array]] = []
 
         def transposed(weight_OI: Array) -> Array:
-            self.pairs.append((weight_OI, ops.empty(weight_OI.shape[::-1])))
+            self.pairs.append((weight_OI, aligned_floats(weight_OI.shape[::-1])))
             return self.pairs[-1][1].T
 
         self.weights = copy.copy(source)

@@ -13,8 +13,8 @@ from nanoeuler.backend.cuda.decoding_sizes import (
 )
 from nanoeuler.backend.cuda.kernel_sources import ELEMENTWISE_THREADS, KernelSources
 from nanoeuler.backend.cuda.staging import DeviceHostRing
-from nanoeuler.backend.programs import HostRing
 from nanoeuler.backend.records import Array
+from nanoeuler.backend.runtime import HostRing
 
 
 class ChoosingOps(ChoosingBackend):

@@ -3,7 +3,6 @@
 Everything runs on one stream. Sums are taken in a fixed order, so equal inputs give equal bits.
 """
 
-from collections.abc import Callable
 from types import MappingProxyType
 from typing import Any
 
@@ -28,7 +27,6 @@ from nanoeuler.backend.cuda.fp8 import (
     check_capability,
 )
 from nanoeuler.backend.cuda.fused_linear import WORTH_FUSING, FusedLinear
-from nanoeuler.backend.cuda.graph_program import GraphProgram
 from nanoeuler.backend.cuda.kernel_sources import (
     ADDING_WARPS,
     ELEMENTWISE_THREADS,
@@ -44,9 +42,8 @@ from nanoeuler.backend.cuda.kernels import Argument, Kernels, blocks, row_stride
 from nanoeuler.backend.cuda.loss_ops import LossOps
 from nanoeuler.backend.cuda.optimizer_ops import OptimizerOps
 from nanoeuler.backend.cuda.prompts import Prompts
+from nanoeuler.backend.cuda.runtime import CudaRuntime
 from nanoeuler.backend.cuda.scratch import Scratch
-from nanoeuler.backend.cuda.staging import DeviceFeed, DeviceHostRing, new_feed
-from nanoeuler.backend.programs import Program
 from nanoeuler.backend.records import (
     AttentionArrays,
     AttentionForm,
@@ -57,7 +54,6 @@ from nanoeuler.backend.records import (
     GeluForm,
     HeadNorm,
     LayerNorm,
-    ModelWeights,
     NormGradients,
     RmsNorm,
     RopeTable,
@@ -99,7 +95,7 @@ class CudaBackend(DecodingOps, ChoosingOps, BiasedOps, LossOps, OptimizerOps):
         smaller card; cuBLASLt still takes what the device has.
         """
         self.device = Device()
-        self.precision, self.graphs = precision, graphs
+        self.precision = precision
         if precision == "fp8":
             check_capability(self.device.name, self.device.capability)
         self.form = "bf16" if precision == "fp8" else precision
@@ -133,8 +129,8 @@ class CudaBackend(DecodingOps, ChoosingOps, BiasedOps, LossOps, OptimizerOps):
         self.kept_offsets: dict[tuple[int, ...], Array] = {}
         self.attentions: dict[tuple[int, ...], Attention] = {}
         self.prompts = Prompts(self.kernels, self.sources, self.scratch)
-        self.copying = cupy.cuda.Stream(non_blocking=True)
-        """Brings large inputs while the other one is at work."""
+        parts = self.kernels, self.sources.to_host(), self.products, self.scratch, self.fp8
+        self.runtime: CudaRuntime = CudaRuntime(self.device.index, *parts, graphs=graphs)
 
     # ---- what it can do
 
@@ -163,10 +159,6 @@ class CudaBackend(DecodingOps, ChoosingOps, BiasedOps, LossOps, OptimizerOps):
             "cupy": cupy.__version__,
             "nvrtc": ".".join(map(str, cupy.cuda.nvrtc.getVersion())),
         }
-
-    def slices(self, elements: int) -> tuple[int, int]:
-        """All tokens that memory holds, in one replica."""
-        return 1 << 60, 1
 
     def activation_budget(self, state_bytes: int) -> int:
         """Nine tenths of the device's memory, less the training state and 1 GiB."""
@@ -218,62 +210,12 @@ class CudaBackend(DecodingOps, ChoosingOps, BiasedOps, LossOps, OptimizerOps):
             self.sources.adamw(), "widen", size, rounded, values, np.int64(size)
         )
 
-    # ---- work as a whole
-
-    def feed(self, arrays: list[np.ndarray]) -> DeviceFeed:
-        return new_feed(arrays, self.stream, self.copying)
-
-    def program(
-        self, function: Callable[[], None], *, training: bool = False, once: bool = False
-    ) -> Program:
-        return GraphProgram(function, self, training=training, tuned=training and not once)
-
-    def host_ring(self, array: Array, slots: int) -> DeviceHostRing:
-        return DeviceHostRing(array, slots, self.kernels, self.sources.to_host())
-
-    def enter_thread(self) -> None:
-        cupy.cuda.Device(self.device.index).use()
-        self.stream.use()
-
-    def finish(self) -> None:
-        self.stream.synchronize()
-
     def launch_elementwise(
         self, source: Source, kernel: str, elements: int, *arguments: Argument
     ) -> None:
         """Launch threads that take `WIDTH` elements each."""
         grid = blocks(elements, ELEMENTWISE_THREADS * WIDTH)
         self.launch(source, kernel, grid, ELEMENTWISE_THREADS, *arguments)
-
-    # ---- fp8
-
-    def training_weights(self, weights: ModelWeights) -> ModelWeights:
-        if self.fp8 and self.fp8.active:
-            self.fp8.begin_step(weights)
-        return weights
-
-    @property
-    def prepares_weights(self) -> bool:
-        return self.fp8 is not None and self.fp8.active
-
-    @property
-    def scales(self) -> dict[str, list[float]]:
-        return self.fp8.state if self.fp8 else {}
-
-    @scales.setter
-    def scales(self, saved: dict[str, list[float]]) -> None:
-        if self.fp8:
-            self.stream.use()
-            self.fp8.state = saved
-
-    @property
-    def noted(self) -> Array | None:
-        # no number in a slot is negative: as integers they have the order of the floats
-        return self.fp8.slots.view(np.int32) if self.fp8 else None
-
-    @property
-    def saturated(self) -> int | None:
-        return self.fp8.saturated if self.fp8 else None
 
     # ---- matrix products
 

@@ -12,7 +12,7 @@ from nanoeuler.backend.cuda.kernel_sources import ELEMENTWISE_THREADS
 from nanoeuler.backend.cuda.kernels import Kernels
 from nanoeuler.backend.cuda.packing import offsets, views
 from nanoeuler.backend.cuda.source import Source
-from nanoeuler.backend.programs import Feed, HostRing
+from nanoeuler.backend.runtime import Feed, HostRing
 
 TAKEN_AT_ONCE = 1 << 16
 """Bytes: so many are taken from ordinary memory by the call that copies them to the device. For

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from nanoeuler.backend.capabilities import FusingBackend
-from nanoeuler.backend.programs import Program
 from nanoeuler.backend.records import Array, CacheSlots, DecodeStep, Norm
+from nanoeuler.backend.runtime import Program
 from nanoeuler.model.blocks.block import Rows
 from nanoeuler.model.buffers import PassBuffers
 from nanoeuler.model.config import round_up
@@ -145,7 +145,7 @@ class AppendingPass(CachedPass):
         self.arange = np.arange(room, dtype=np.int32)
         shapes = rows, rows, *([(rows, room)] if self.reads_positions else [])
         fed = [np.zeros(shape, np.int32) for shape in shapes]
-        self.feed = backend.feed([*fed, *inputs, np.zeros(rows * room, np.int32)])
+        self.feed = backend.runtime.feed([*fed, *inputs, np.zeros(rows * room, np.int32)])
         self.starts = backend.zeros((rows * room,), np.int32)
         self.last_BD: Array = None
         """The residual stream at each row's last token, if that is all that is needed."""
@@ -200,7 +200,7 @@ class AppendingPass(CachedPass):
             if behind:
                 behind(norm, *rest)
 
-        return model.backend.program(work), norm
+        return model.backend.runtime.program(work), norm
 
 
 def norm_of(norm: Norm, x_BD: Array) -> Norm:

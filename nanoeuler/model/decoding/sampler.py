@@ -61,9 +61,9 @@ class DeviceLoop(CachedPass):
         self.allowed = backend.from_host(allowed_V.astype(np.uint8))
         self.logits = backend.empty((rows * tokens, model.heads.rows), np.float32)
         self.sampled = backend.zeros((rows, tokens), np.int32)
-        self.ring = backend.host_ring(self.sampled, AHEAD)
+        self.ring = backend.runtime.host_ring(self.sampled, AHEAD)
         loop = weakref.proxy(self)  # which holds the program
-        self.program = backend.program(lambda: loop.step())
+        self.program = backend.runtime.program(lambda: loop.step())
 
     def step(self) -> None:
         """Append the tokens sampled last, and sample the next."""
@@ -105,9 +105,9 @@ class Sampler(DeviceLoop):
         self.no_rows = np.zeros(rows, np.int32)
         self.no_inputs = np.zeros(rows, np.int64), np.zeros((rows, 4), np.int64)
         """Counters of the random numbers, and settings."""
-        self.tokens = self.backend.feed([self.no_rows])
+        self.tokens = self.backend.runtime.feed([self.no_rows])
         """Each row's last one, which was fed or sampled."""
-        self.feed = self.backend.feed([self.no_rows, *self.no_inputs])
+        self.feed = self.backend.runtime.feed([self.no_rows, *self.no_inputs])
         self.following: list[np.ndarray] | None = None
         """Inputs of the step behind a prompt, which are loaded if it is launched."""
 
@@ -142,7 +142,7 @@ class Sampler(DeviceLoop):
     def again(self, settings: Sequence[np.ndarray], draws_B: Sequence[int]) -> None:
         """Sample once more from the logits behind a prompt that was just read."""
         self.feed.load(filled(self.no_rows, ()), *self.inputs(settings, draws_B))
-        self.backend.program(lambda: self.sample(*self.feed.arrays[1:])).run()
+        self.backend.runtime.program(lambda: self.sample(*self.feed.arrays[1:])).run()
         self.ring.expect()
 
     def inputs(
@@ -188,7 +188,9 @@ class DraftingSampler(DeviceLoop):
         tokens_B, text_BS = np.zeros(B, np.int32), np.zeros((B, memory.capacity), np.int32)
         lengths_B, draws_B = np.zeros(B, np.int32), np.zeros(B, np.int64)
         drafted_BH, settings = np.zeros((B, H), np.int32), np.zeros(4, np.int64)
-        self.feed = backend.feed([tokens_B, drafted_BH, text_BS, lengths_B, draws_B, settings])
+        self.feed = backend.runtime.feed(
+            [tokens_B, drafted_BH, text_BS, lengths_B, draws_B, settings]
+        )
         self.ids, self.positions, self.unused = (backend.zeros((B, T), np.int32) for _ in range(3))
         self.drafts = backend.zeros((B, M), np.int32)
         self.counters = backend.zeros((B, T), np.int64)

@@ -35,7 +35,7 @@ def chosen_by_device(backend, logits, samplings, positions, allowed):
     settings = backend.from_host(settings if len(samplings) > 1 else settings[0])
     draws = backend.from_host(np.asarray(positions, np.int64))
     chosen, tokens, lengths = (backend.from_host(np.full(rows, -7, np.int32)) for _ in range(3))
-    ring = backend.host_ring(chosen, 1)
+    ring = backend.runtime.host_ring(chosen, 1)
     backend.choose(
         backend.from_host(logits),
         backend.from_host(allowed.astype(np.uint8)),
@@ -96,13 +96,13 @@ def test_choices_one_behind_another_draw_one_number_each(vocabulary):
     )
     draws = backend.from_host(np.array([0, 7, 99]))
     chosen = [backend.from_host(np.zeros(3, np.int32)) for _ in range(steps + 1)]
-    ring = backend.host_ring(chosen[0], steps + 3)
+    ring = backend.runtime.host_ring(chosen[0], steps + 3)
 
     def choose_all():
         for each in chosen[1:]:
             backend.choose(on_device, allowed, settings, draws, each, chosen[0], None, ring)
 
-    program = backend.program(choose_all)
+    program = backend.runtime.program(choose_all)
     for run in range(3):
         program.run()
         for step, each in enumerate(chosen[1:]):

@@ -66,14 +66,14 @@ class Trial:
 
     def run(self, work):
         """`work` as the pass of two training steps; the first only notes magnitudes."""
-        self.ops.scales = {}
+        self.ops.runtime.scales = {}
 
         def step():
-            self.ops.training_weights(self.weights)
+            self.ops.runtime.training_weights(self.weights)
             self.fp8.begin_pass()
             work()
 
-        program = self.ops.program(step, training=True, once=True)
+        program = self.ops.runtime.program(step, training=True, once=True)
         for _ in range(2):
             program.run()
 
@@ -305,12 +305,12 @@ def test_what_is_not_finite_becomes_nan_and_an_infinity_is_counted(trial, value)
         trial.ops.rms_norm(norm._replace(weight_D=weight))
 
     trial.run(work)
-    program = trial.ops.program(
-        lambda: (trial.ops.training_weights(trial.weights), trial.fp8.begin_pass(), work()),
+    program = trial.ops.runtime.program(
+        lambda: (trial.ops.runtime.training_weights(trial.weights), trial.fp8.begin_pass(), work()),
         training=True,
         once=True,
     )
-    before, right = trial.ops.saturated, trial.copy(norm.out_ND)
+    before, right = trial.ops.runtime.saturated, trial.copy(norm.out_ND)
     weight[5] = value
     program.run()
     found = trial.copy(norm.out_ND)
@@ -319,7 +319,7 @@ def test_what_is_not_finite_becomes_nan_and_an_infinity_is_counted(trial, value)
     weight[5] = 1
     program.ran = False
     program.run()
-    assert trial.ops.saturated == before + bool(np.isinf(value))
+    assert trial.ops.runtime.saturated == before + bool(np.isinf(value))
     np.testing.assert_array_equal(trial.copy(norm.out_ND), right)
 
 
@@ -333,19 +333,19 @@ def test_numbers_too_large_become_the_largest_are_counted_and_make_room(trial):
         trial.ops.rms_norm(norm._replace(weight_D=scaled))
 
     trial.run(work)
-    program = trial.ops.program(
-        lambda: (trial.ops.training_weights(trial.weights), trial.fp8.begin_pass(), work()),
+    program = trial.ops.runtime.program(
+        lambda: (trial.ops.runtime.training_weights(trial.weights), trial.fp8.begin_pass(), work()),
         training=True,
         once=True,
     )
-    before = trial.ops.saturated
+    before = trial.ops.runtime.saturated
     fields["factor"] = 1000.0
     program.run()
     copy = trial.fp8.operand(norm.out_ND)
     assert np.abs(trial.copy(norm.out_ND)).max() == 448 * float(trial.ops.to_host(copy.slot)[0])
     program.ran = False  # not recorded: `factor` may change
     program.run()
-    assert trial.ops.saturated == before + 1
+    assert trial.ops.runtime.saturated == before + 1
     exact, inverse = np.empty((N, 768)), np.empty(N)
     weight = 1000 * trial.host(norm.weight_D)
     plain = RmsNorm(trial.host(x), weight, norm.epsilon, exact, inverse)

@@ -34,11 +34,11 @@ def trained(backend, steps, start=None, fields=SMALL):
     )
     if start:
         state.load(start.tensors, start.step)
-        backend.scales = start.scales
+        backend.runtime.scales = start.scales
     stream = source_rows(config, 32, 128, seed=5)
     while state.step < steps:
         state.train_step(stream.step(state.step), 32, 1e-3)
-    return SimpleNamespace(tensors=state.tensors(), scales=backend.scales, step=state.step)
+    return SimpleNamespace(tensors=state.tensors(), scales=backend.runtime.scales, step=state.step)
 
 
 def digest(end):
@@ -65,12 +65,12 @@ def test_a_step_with_a_number_that_is_not_finite_changes_nothing_and_says_so(val
     name = "model.layers.0.post_attention_layernorm.weight"
     FlatBuffer(CONFIG, tensors["parameters"])[name][7] = value
     state.load(tensors, 3)
-    before = state.backend.saturated
+    before = state.backend.runtime.saturated
     assert not state.train_step(stream.step(3), 16, 1e-3).finite
     np.testing.assert_array_equal(state.tensors()["parameters"], tensors["parameters"])
     state.train_step(stream.step(4), 16, 1e-3)
     if np.isinf(value):
-        assert state.backend.saturated > before
+        assert state.backend.runtime.saturated > before
 
 
 def test_training_again_on_the_same_engine_begins_anew():

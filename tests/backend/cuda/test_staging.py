@@ -13,7 +13,7 @@ def backend():
     from nanoeuler.backend.cuda.engine import CudaBackend
 
     backend = CudaBackend("fp32")
-    backend.enter_thread()
+    backend.runtime.enter_thread()
     return backend
 
 
@@ -29,7 +29,7 @@ def keep_busy():
 def test_pinned_memory_is_given_to_others_only_when_nothing_writes_to_it(backend, keep_busy):
     import cupyx
 
-    ring = backend.host_ring(backend.from_host(np.full(LARGE, 7, np.int32)), 1)
+    ring = backend.runtime.host_ring(backend.from_host(np.full(LARGE, 7, np.int32)), 1)
     address = ring.pinned.ctypes.data
     keep_busy()
     ring.write()
@@ -38,14 +38,14 @@ def test_pinned_memory_is_given_to_others_only_when_nothing_writes_to_it(backend
     memory = cupyx.empty_pinned(LARGE, np.int32)
     assert memory.ctypes.data == address
     memory[...] = 5
-    backend.finish()
+    backend.runtime.finish()
     assert (memory == 5).all()
 
 
 def test_pinned_memory_is_given_to_others_only_when_nothing_reads_it(backend, keep_busy):
     import cupyx
 
-    feed = backend.feed([np.zeros(LARGE, np.int32)])
+    feed = backend.runtime.feed([np.zeros(LARGE, np.int32)])
     address, array = feed.address, feed.arrays[0]
     for number in (1, 2):  # the second one waits for the stream
         feed.load(np.full(LARGE, number, np.int32))
@@ -61,7 +61,8 @@ def test_pinned_memory_is_given_to_others_only_when_nothing_reads_it(backend, ke
 def test_what_is_loaded_next_does_not_reach_work_that_was_asked_for_before(
     backend, keep_busy, size
 ):
-    feed, values, seen = backend.feed([np.zeros(size, np.int32)]), np.empty(size, np.int32), []
+    feed = backend.runtime.feed([np.zeros(size, np.int32)])
+    values, seen = np.empty(size, np.int32), []
     for number in range(6):
         values[...] = number
         feed.load(values)
@@ -75,7 +76,7 @@ def test_what_is_loaded_next_does_not_reach_work_that_was_asked_for_before(
 @pytest.mark.parametrize("size", [64, LARGE])
 def test_the_last_array_that_is_loaded_may_be_shorter(backend, size):
     first, last = np.arange(3.0), np.arange(size, dtype=np.int32)
-    feed = backend.feed([first, last])
+    feed = backend.runtime.feed([first, last])
     feed.load(first, last)
     feed.load(-first, -last[:10])
     np.testing.assert_array_equal(backend.to_host(feed.arrays[0]), -first)
@@ -85,13 +86,13 @@ def test_the_last_array_that_is_loaded_may_be_shorter(backend, size):
 
 def test_each_of_several_runs_under_way_brings_its_own_result(backend):
     array = backend.zeros((300,), np.int32)  # more than a block has threads
-    ring = backend.host_ring(array, 3)
+    ring = backend.runtime.host_ring(array, 3)
 
     def work():
         array[...] += 1
         ring.write()
 
-    program, begun, taken = backend.program(work), 0, []
+    program, begun, taken = backend.runtime.program(work), 0, []
     for ahead in [1, 3, 2, 3, 3, 1, 2]:  # the first runs are plain, the others a recorded graph
         while ring.waiting < ahead:
             program.run()

@@ -1,0 +1,178 @@
+"""How an engine's work is repeated, fed, shared and waited for: everything beside its ops.
+
+`Runtime` is that of an engine that computes on the host, at once. An engine with threads or a
+device derives its own.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from nanoeuler.backend.records import Array, ModelWeights
+
+
+class Program:
+    """Work that always uses the same arrays and looks at no value.
+
+    Here each run does the work; an engine with a device may record it once and replay it.
+    """
+
+    def __init__(self, function: Callable[[], None]):
+        self.function = function
+
+    def run(self) -> None:
+        self.function()
+
+
+class HostRing:
+    """A small array on its way to the host, as each run of a program leaves it.
+
+    A run writes to the next of a few slots, so that as many runs may be under way.
+    """
+
+    def __init__(self, array: Array, slots: int):
+        self.array, self.slots = array, slots
+        self.runs, self.taken = 0, 0
+        self.contents: dict[int, np.ndarray] = {}
+
+    def write(self) -> None:
+        """Write the array as it is now. The last part of a program: one that fails has not written,
+        so that host and device count the same slots."""
+        self.contents[self.runs % self.slots] = np.array(self.array)
+
+    def expect(self) -> None:
+        """A program that writes was just asked for."""
+        self.runs += 1
+
+    def forget(self) -> None:
+        """Nothing of what was asked for so far will be taken."""
+        self.taken = self.runs
+
+    @property
+    def waiting(self) -> int:
+        """Runs that were asked for and not taken."""
+        return self.runs - self.taken
+
+    def take(self) -> np.ndarray:
+        """The oldest pending result, once it is written."""
+        self.taken += 1
+        return self.content((self.taken - 1) % self.slots)
+
+    def content(self, slot: int) -> np.ndarray:
+        return self.contents[slot]
+
+
+class Feed:
+    """Small arrays that come from the host before each run of a program.
+
+    Here they are the host's own. An engine with a device copies them to `arrays`, which then stay
+    where they are.
+    """
+
+    def __init__(self, arrays: list[np.ndarray]):
+        """`arrays` have the shapes and types of all that will be loaded."""
+        self.arrays: list[Array] = arrays
+
+    def load(self, *arrays: np.ndarray) -> None:
+        """The arrays of the next run. The last one may be shorter than it is in `arrays`.
+
+        A device may copy them while it is still at work on the last run.
+        """
+        self.arrays = list(arrays)
+
+
+class Runtime:
+    """What an engine offers to training, decoding and checks beside its ops."""
+
+    # ---- programs
+
+    def feed(self, arrays: list[np.ndarray]) -> Feed:
+        """Where host arrays of these shapes and types are handed over."""
+        return Feed(arrays)
+
+    def program(
+        self, function: Callable[[], None], *, training: bool = False, once: bool = False
+    ) -> Program:
+        """`function` as work to be done again and again, always on the same arrays.
+
+        `training`: it is a training step. It will run often, so an engine may take time to find
+        out how to run it fast, unless it runs `once`, for a check.
+        """
+        return Program(function)
+
+    def host_ring(self, array: Array, slots: int) -> HostRing:
+        """A small array that programs write to the host, with so many runs under way."""
+        return HostRing(array, slots)
+
+    def enter_thread(self) -> None:
+        """Let what this thread asks for next be work of this engine, in its order.
+
+        Called in a thread other than the one that made the engine, and where a thread goes from
+        one engine to another.
+        """
+
+    def finish(self) -> None:
+        """Wait until all work asked for is done."""
+
+    # ---- the rows of a training step, shared
+
+    def slices(self, elements: int) -> tuple[int, int]:
+        """Tokens that a replica computes at once, and the number of replicas that share a step.
+
+        For a model of that many parameters; fewer tokens where memory asks for it.
+        """
+        return 8192, 1
+
+    def replicas(self, engine: Any, elements: int) -> list[Any]:
+        """Engines like `engine` that share a step's rows, for a model of that many parameters.
+
+        Each computes gradients of its own, which `sum_into` adds. The first is `engine` itself
+        where it is the only one.
+        """
+        return [engine]
+
+    def side_by_side(self, count: int, work: Callable[[int], None]) -> None:
+        """work(0) … work(count − 1), together where the engine can."""
+        for index in range(count):
+            work(index)
+
+    def sum_into(self, target: Array, others: Sequence[Array]) -> None:
+        """target += others, in their order."""
+        for other in others:
+            target += other
+
+    # ---- weights and number formats of a training step
+
+    def training_weights(self, weights: ModelWeights) -> ModelWeights:
+        """The weights as the forward pass of training reads them, up to date.
+
+        The same values; an engine may keep them in another memory layout.
+        """
+        return weights
+
+    @property
+    def prepares_weights(self) -> bool:
+        """Does `training_weights` read them?"""
+        return False
+
+    @property
+    def scales(self) -> dict[str, list[float]]:
+        """fp8 scales by tensor name, saved in checkpoints; empty for a new training and for other
+        formats.
+        """
+        return {}
+
+    @scales.setter
+    def scales(self, saved: dict[str, list[float]]) -> None:
+        pass
+
+    @property
+    def noted(self) -> Array | None:
+        """Magnitudes of this step as integers, of which ranks take the largest."""
+        return None
+
+    @property
+    def saturated(self) -> int | None:
+        """Arrays so far that held a number too large for their format; None where none can."""
+        return None
