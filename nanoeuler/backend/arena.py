@@ -10,7 +10,8 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-Array = Any
+from nanoeuler.backend.records import Array
+
 Arrays = TypeVar("Arrays")
 ALIGNMENT = 256
 """Bytes: CUDA's own allocations start on multiples of it; a CPU's cache lines are shorter."""
