@@ -28,9 +28,14 @@ def plain_model(saved: SavedModel) -> PlainModel:
     """`saved` with h folded into the last matrix of each block, and head 0 only.
 
     x + h·W f(x) is x + (h·W) f(x), and a bias is scaled like W. The norm of q and k without weights
-    is one with ones.
+    is one with ones. Raises `UserError` for what other programs do not compute.
     """
     c = saved.config
+    if (field := c.only_ours) is not None:
+        raise UserError(
+            f"model.{field} is {getattr(c, field)}, which other programs do not compute: this "
+            "model cannot be exported; train one without it"
+        )
     qk_norm = "none" if c.qk_norm == "none" else "weighted"
     config = replace(c, step_size=1.0, qk_norm=qk_norm, mtp_heads=1, mtp_weights=())
     buffer, ones = FlatBuffer(c, saved.parameters), norms_of_ones(c)

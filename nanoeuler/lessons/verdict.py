@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from nanoeuler.lessons.candidate import Candidate, guarded
 from nanoeuler.lessons.mistakes import MISTAKES
 from nanoeuler.lessons.trials import TRIALS, Call, Trial
 from nanoeuler.model.checks import op_gradients
+from nanoeuler.model.checks.cases import ELEMENTWISE
 from nanoeuler.model.checks.comparison import Comparison
 
 LIMIT = 1e-6
@@ -202,6 +204,8 @@ def check_gradient(op: str, ops: Any) -> list[Comparison]:
     """The gradient of an op beside finite differences of its own forward pass."""
     case = {"rms_norm": "add_rms_norm", "layer_norm": "add_layer_norm"}.get(op, op)
     check = getattr(op_gradients, f"check_{case}", None)
+    if op in ELEMENTWISE:
+        check = partial(op_gradients.check_elementwise, op)
     with np.errstate(all="ignore"):
         return list(check(ops, np.random.default_rng(1))) if check else []
 

@@ -89,6 +89,11 @@ QK_NORMS = ("none", "rms", "weighted")
 FAMILIES = ("llama", "gpt2")
 
 
+ONLY_OURS: dict[str, Any] = {}
+"""Fields that other programs know with these values alone: with another one a model is trained,
+used and measured, but neither exported nor computed by the report's page."""
+
+
 @dataclass(frozen=True)
 class ModelConfig:
     """A decoder-only transformer with K prediction heads.
@@ -216,6 +221,11 @@ class ModelConfig:
         if "mtp_weights" in merged:
             merged["mtp_weights"] = tuple(merged["mtp_weights"])
         return cls(**merged)
+
+    @property
+    def only_ours(self) -> str | None:
+        """A field that no other program has as this model has it; None if they compute it."""
+        return next((key for key, known in ONLY_OURS.items() if getattr(self, key) != known), None)
 
     def to_dict(self) -> dict[str, Any]:
         """All fields, as JSON values."""

@@ -213,7 +213,7 @@ def transformers_keys(config: ModelConfig, end_id: int, dtype: str = "float32") 
     Readers ignore the heads beyond head 0.
     """
     keys = gpt2_keys if config.family == "gpt2" else llama_keys
-    return {} if config.step_size != 1.0 else keys(config, end_id, dtype)
+    return {} if config.step_size != 1.0 or config.only_ours else keys(config, end_id, dtype)
 
 
 def gpt2_keys(config: ModelConfig, end_id: int, dtype: str) -> dict[str, Any]:

@@ -16,7 +16,8 @@ from nanoeuler.lessons.candidate import Candidate
 from nanoeuler.lessons.mistakes import BANK, MISTAKES
 from nanoeuler.lessons.trials import TRIALS
 from nanoeuler.lessons.verdict import check_gradient, judge
-from nanoeuler.model.checks.model_gradients import CASES, check_model
+from nanoeuler.model.checks.cases import CASES
+from nanoeuler.model.checks.model_gradients import check_model
 from nanoeuler.model.checks.op_gradients import check_ops
 
 CHECKED = {

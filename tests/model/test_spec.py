@@ -8,7 +8,7 @@ import pytest
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.errors import UserError
 from nanoeuler.model.buffers import rows_within, training_pass_bytes
-from nanoeuler.model.checks.model_gradients import CASES, TINY
+from nanoeuler.model.checks.cases import CASES, TINY
 from nanoeuler.model.config import PRESETS, ModelConfig
 from nanoeuler.model.families import family_of
 from nanoeuler.model.flat import initial_parameters

@@ -10,7 +10,8 @@ import pytest
 
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.cli import main
-from nanoeuler.model.checks.model_gradients import TINY, random_parameters
+from nanoeuler.model.checks.cases import TINY
+from nanoeuler.model.checks.model_gradients import random_parameters
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.depth import refined
 from nanoeuler.model.files import load_model, save_model

@@ -48,7 +48,9 @@ class BiasedOps(QuantizedOps):
 
     def add_bias(self, out_NO: Array, bias_O: Array) -> None:
         N, O = out_NO.shape  # noqa: E741
-        self.launch_elementwise(self.sources.gelu(O), "add_bias", N * O, out_NO, bias_O, N)
+        self.launch_elementwise(
+            self.sources.elementwise("gelu", O), "add_bias", N * O, out_NO, bias_O, N
+        )
 
     def linear_bias(self, x_NI: Array, weight_OI: Array, bias_O: Array, out_NO: Array) -> None:
         if not self.multiply_biased(x_NI, weight_OI, out_NO, bias_O):
@@ -62,7 +64,7 @@ class BiasedOps(QuantizedOps):
         rows = blocks(N, ELEMENTWISE_THREADS // WARP)
         parts = max(1, min(rows, SUM_BLOCKS * self.device.multiprocessors // columns))
         (partial,) = self.scratch.take("bias", ((parts, O), np.float32))
-        source, threads = self.sources.gelu(O), ELEMENTWISE_THREADS
+        source, threads = self.sources.elementwise("gelu", O), ELEMENTWISE_THREADS
         self.launch(source, "bias_backward", (columns, parts), threads, dout_NO, partial, N)
         sums = partial, parts, dbias_O, float(scale), accumulate
         self.launch(source, "sum_bias", blocks(O, threads), threads, *sums)
@@ -86,7 +88,9 @@ class BiasedOps(QuantizedOps):
         N, O = dout_NO.shape  # noqa: E741
         grid, threads = blocks(O, ELEMENTWISE_THREADS // WARP), ELEMENTWISE_THREADS
         arguments = *factors[0], dbias_O, float(scale), accumulate, N
-        self.launch(self.sources.gelu(O), "bias_backward_turned", grid, threads, *arguments)
+        self.launch(
+            self.sources.elementwise("gelu", O), "bias_backward_turned", grid, threads, *arguments
+        )
 
     # ---- embedding
 
@@ -160,14 +164,16 @@ class BiasedOps(QuantizedOps):
         """x += bias, out = gelu(x)"""
         N, F = x_NF.shape
         arrays = x_NF, bias_F, out_NF
-        self.launch_elementwise(self.sources.gelu(F), "bias_gelu", N * F, *arrays, N)
+        self.launch_elementwise(self.sources.elementwise("gelu", F), "bias_gelu", N * F, *arrays, N)
 
     def gelu_backward(
         self, dout_NF: Array, x_NF: Array, dx_NF: Array, out_NF: Array | None = None
     ) -> None:
         N, F = x_NF.shape
         arrays = dout_NF, x_NF, dx_NF, out_NF
-        self.launch_elementwise(self.sources.gelu(F), "gelu_backward", N * F, *arrays, N)
+        self.launch_elementwise(
+            self.sources.elementwise("gelu", F), "gelu_backward", N * F, *arrays, N
+        )
 
     def linear_gelu(
         self, x_NI: Array, weight_FI: Array, bias_F: Array, up_NF: Array, out_NF: Array

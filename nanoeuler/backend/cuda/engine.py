@@ -428,7 +428,7 @@ class CudaBackend(DecodingOps, ChoosingOps, BiasedOps, LossOps, OptimizerOps):
     def swiglu(self, gate_NF: Array, up_NF: Array, out_NF: Array) -> None:
         N, F = out_NF.shape
         arrays = gate_NF, up_NF, row_stride(gate_NF), out_NF
-        self.launch_elementwise(self.sources.swiglu(F), "swiglu", N * F, *arrays, N)
+        self.launch_elementwise(self.sources.elementwise("swiglu", F), "swiglu", N * F, *arrays, N)
 
     def swiglu_backward(
         self,
@@ -450,7 +450,9 @@ class CudaBackend(DecodingOps, ChoosingOps, BiasedOps, LossOps, OptimizerOps):
             row_stride(dgate_NF),
             out_NF,
         )
-        self.launch_elementwise(self.sources.swiglu(F), "swiglu_backward", N * F, *arrays, N)
+        self.launch_elementwise(
+            self.sources.elementwise("swiglu", F), "swiglu_backward", N * F, *arrays, N
+        )
 
     def linear_swiglu(self, x_NI: Array, weight_OI: Array, product: GateUp, out_NF: Array) -> None:
         if self.fused and self.fused.fits(*out_NF.shape):

@@ -45,8 +45,8 @@ WITHOUT = {
     "ACTIVATION": ("adamw", "drafts", "losses", "preference", "sampling", "to_host"),
     "WIDTH": ("to_host",),
     "RESIDUAL": (
-        *("adamw", "cache", "cross_entropy", "decode_attention", "fp8", "gelu", "losses", "muon"),
-        *("preference", "rope", "sampling", "swiglu", "to_host"),
+        *("adamw", "cache", "cross_entropy", "decode_attention", "fp8", "losses", "muon"),
+        *("preference", "rope", "sampling", "to_host"),
     ),
 }
 """Kernels that this is not compiled into, so that precisions share their machine code."""
@@ -159,8 +159,12 @@ class KernelSources:
         turned = {"FP8": int(fp8), "TOKENS": turned_tokens(dim)}
         return self.source("layer_norm", ADDING_WARPS=ADDING_WARPS, **sizes, **turned)
 
-    def gelu(self, ffn: int) -> Source:
-        return self.source("gelu", THREADS=ELEMENTWISE_THREADS, FFN=ffn)
+    @functools.cache  # noqa: B019 (an engine's own, and few)
+    def elementwise(self, name: str, ffn: int) -> Source:
+        """The file of an op on rows of so many activations, a thread for `WIDTH` of them."""
+        common = [pair for pair in self.common if pair[0] != "RESIDUAL"]
+        constants = *common, ("THREADS", ELEMENTWISE_THREADS), ("FFN", ffn)
+        return Source(name, constants, self.exact)
 
     def gpt2(self, dim: int, heads: int, ffn: int) -> list[Source]:
         """The kernels that a GPT-2 of these sizes has beside those of `all`."""
@@ -170,7 +174,7 @@ class KernelSources:
         row_counts = [rows for rows in (1, 4) if rows <= most_rows(decoding, self.itemsize)]
         return [
             *(self.layer_norm(dim, fp8=fp8) for fp8 in (False, True)[: 1 + copying]),
-            *map(self.gelu, (dim, 3 * dim, ffn)),
+            *(self.elementwise("gelu", width) for width in (dim, 3 * dim, ffn)),
             *(self.decode_layer(decoding, rows) for rows in row_counts),
             *(self.decode_head(dim, rows, gpt2=True) for rows in row_counts),
             self.decode_attention(decoding),
@@ -185,9 +189,6 @@ class KernelSources:
 
     def head_norm(self, head_size: int) -> Source:
         return self.source("head_norm", THREADS=ELEMENTWISE_THREADS, HEAD_SIZE=head_size)
-
-    def swiglu(self, ffn: int) -> Source:
-        return self.source("swiglu", THREADS=ELEMENTWISE_THREADS, FFN=ffn)
 
     def cross_entropy(self, vocab_size: int, *, fp8: bool = False) -> Source:
         sizes = {"VOCAB": vocab_size, "HELD": int(vocab_size <= HELD_LOGITS)}
@@ -345,7 +346,7 @@ class KernelSources:
             self.rope(head_size),
             self.head_norm(head_size),
             self.cache(key),
-            self.swiglu(ffn),
+            self.elementwise("swiglu", ffn),
             *(self.decode_layer(decoding, rows) for rows in row_counts),
             *(self.decode_head(dim, rows) for rows in row_counts),
             self.decode_attention(decoding),

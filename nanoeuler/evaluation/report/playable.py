@@ -44,7 +44,10 @@ def playable(run: Run) -> Playable | None:
 
 
 def fits(config: ModelConfig) -> bool:
-    return sum(tensor.size for tensor in written_tensors(config)) <= MOST_PARAMETERS
+    return (
+        not config.only_ours
+        and sum(tensor.size for tensor in written_tensors(config)) <= MOST_PARAMETERS
+    )
 
 
 def pack(stage: str, folder: Path) -> Playable | None:

@@ -4,6 +4,8 @@ The sizes fit no tile: one row, odd lengths, padded rows, masked targets, groupe
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from operator import methodcaller
 
 import numpy as np
 
@@ -17,6 +19,7 @@ from nanoeuler.backend.records import (
     PreferencePairs,
     RmsNorm,
 )
+from nanoeuler.model.checks.cases import ELEMENTWISE
 from nanoeuler.model.checks.comparison import NORM_EPSILON, Comparison
 from nanoeuler.model.checks.decoded_layer import check_decoded_layers
 from nanoeuler.model.checks.engine_attention import (
@@ -63,6 +66,8 @@ def check_device_ops(engine: Backend) -> Iterator[Comparison]:
     yield from each(check_layer_norm, [(1, 8), (37, 256), (301, 768), (1000, 1024), (5, 2048)])
     yield from each(check_linear_gelu, [(1, 8, 24), (37, 128, 344), (300, 768, 1280)])
     yield from each(check_embedding_at, [(1, 8, 16, 3), (2500, 128, 40, 512)])
+    for op in ELEMENTWISE:
+        yield from each(partial(check_elementwise, op), [(1, 8), (37, 344), (130, 2048)])
     yield from check_all_masked(engine, random)
     yield from check_preference(engine, random)
     # made of the ops above, which are to be named first where they are wrong
@@ -254,6 +259,24 @@ def check_embedding_at(
 
     outputs: dict[str, Output] = {"out": ((N, D), "residual")}
     yield from compare_op(f"embedding_at {N} × {D}", engine, inputs, outputs, embedding_at)
+
+
+def check_elementwise(
+    op: str, engine: Backend, random: Random, N: int, F: int
+) -> Iterator[Comparison]:
+    """An op of `ELEMENTWISE`; its backward pass also in the place of its inputs."""
+    inputs: dict[str, Input] = {
+        "x": (4 * random.normal(N, F), "activation"),
+        "dout": random.activation(N, F),
+    }
+    outputs: dict[str, Output] = {name: ((N, F), "activation") for name in ("out", "dx")}
+
+    def both_passes(ops: Backend, a: Arrays) -> None:
+        methodcaller(op, a.x, a.out)(ops)
+        for to in ((a.dx,), (a.x, a.dout)):
+            methodcaller(f"{op}_backward", a.dout, a.x, *to)(ops)
+
+    yield from compare_op(f"{op} {N} × {F}", engine, inputs, outputs, both_passes, ("x", "dout"))
 
 
 def check_swiglu(engine: Backend, random: Random, N: int, F: int) -> Iterator[Comparison]:

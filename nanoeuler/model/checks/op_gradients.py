@@ -5,6 +5,7 @@ outputs, each multiplied by a fixed random number.
 """
 
 from collections.abc import Callable, Iterator
+from operator import methodcaller
 
 import numpy as np
 from numpy.random import Generator
@@ -19,6 +20,7 @@ from nanoeuler.backend.records import (
     RmsNorm,
 )
 from nanoeuler.backend.reference import ReferenceBackend
+from nanoeuler.model.checks.cases import ELEMENTWISE
 from nanoeuler.model.checks.comparison import Comparison, compare, finite_difference
 
 N, D, F, V = 5, 6, 7, 9
@@ -40,7 +42,8 @@ def check_ops(backend: Backend | None = None) -> Iterator[Comparison]:
     yield from check_bias(ops, random)
     yield from check_embedding_at(ops, random)
     yield from check_add_layer_norm(ops, random)
-    yield from check_gelu(ops, random)
+    for op in ELEMENTWISE:
+        yield from check_elementwise(op, ops, random)
 
 
 def check_derivatives(
@@ -257,13 +260,14 @@ def check_add_layer_norm(ops: Backend, random: Generator) -> Iterator[Comparison
     yield from check_derivatives("add_layer_norm", loss, tensors)
 
 
-def check_gelu(ops: Backend, random: Generator) -> Iterator[Comparison]:
+def check_elementwise(op: str, ops: Backend, random: Generator) -> Iterator[Comparison]:
+    """An op of `ELEMENTWISE`."""
     x, dout = random.standard_normal((2, N, F))
     out, dx = np.empty((2, N, F))
-    ops.gelu_backward(dout, x, dx)
+    methodcaller(f"{op}_backward", dout, x, dx)(ops)
 
     def loss() -> float:
-        ops.gelu(x, out)
+        methodcaller(op, x, out)(ops)
         return float((out * dout).sum())
 
-    yield from check_derivatives("gelu", loss, {"x": (x, dx)})
+    yield from check_derivatives(op, loss, {"x": (x, dx)})
