@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from nanoeuler.backend.arena import Arena, in_one_block
-from nanoeuler.backend.records import FlatState, RmsNorm
+from nanoeuler.backend.records import FlatState, LogitRows, NormGradients, RmsNorm
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.model.blocks.attention import Attention
 from nanoeuler.model.blocks.block import Rows, StreamBuffers
@@ -113,7 +113,8 @@ class Model:
     def loss(self, ids_BT: np.ndarray, targets_BT: np.ndarray) -> float:
         """Mean cross-entropy of the next tokens, in nats."""
         logits_NV = self.forward(ids_BT)
-        self.ops.cross_entropy(logits_NV, targets_BT.reshape(-1), self.logprobs_N, self.lse_N)
+        found = self.logprobs_N, self.lse_N
+        self.ops.cross_entropy(LogitRows(logits_NV, targets_BT.reshape(-1), *found))
         return -float(self.logprobs_N.mean(dtype=np.float64))
 
     def backward(self, ids_BT: np.ndarray, targets_BT: np.ndarray) -> None:
@@ -121,20 +122,14 @@ class Model:
         ops, w, dw, stream = self.ops, self.weights, self.gradients, self.stream
         N = ids_BT.size
         weights_N = np.full(N, 1 / N, self.parameters_P.dtype)  # of the mean
-        targets_N = targets_BT.reshape(-1)
+        targets_N, found = targets_BT.reshape(-1), (self.logprobs_N, self.lse_N)
         dlogits_NV = self.logits_NV  # the op puts the gradient in the logits' place
-        ops.cross_entropy_backward(dlogits_NV[:, :VOCABULARY], targets_N, weights_N, self.lse_N)
+        rows = LogitRows(dlogits_NV[:, :VOCABULARY], targets_N, *found, weights_N)
+        ops.cross_entropy_backward(rows)
         ops.linear_backward_weight(dlogits_NV, stream.normed, dw.heads, accumulate=False)
         ops.linear_backward_input(dlogits_NV, w.heads, stream.dnormed)
-        ops.norm_backward(
-            stream.dnormed,
-            self.norms[-1],
-            stream.dx,
-            dw.final_norm,
-            None,
-            add_to_dx=False,
-            accumulate=False,
-        )
+        into = NormGradients(stream.dx, dw.final_norm)
+        ops.norm_backward(stream.dnormed, self.norms[-1], into)
         for i in reversed(range(len(self.blocks))):
             self.blocks[i].backward(
                 ops,
@@ -166,7 +161,8 @@ class Trainer:
         flat = FlatState(parameters_P, parameters_P, model.gradients_P)
         schedule_2, losses_2 = np.array([learning_rate, self.steps]), np.array([loss, loss])
         squares, report_2 = model.ops.squares(model.gradients_P), np.zeros(2)
-        self.optimizer.update(flat, squares, schedule_2, losses_2, report_2)
+        told = squares, schedule_2, losses_2, report_2
+        self.optimizer.update(flat, model.ops.begin_update(*told, ADAMW.clip_norm))
         self.steps += 1
         return loss
 

@@ -485,6 +485,21 @@ class Backend(ABC):
         self.linear_backward_input(dx_ND, weight_DF, out_NF, scale)
         self.gelu_backward(out_NF, up_NF, up_NF, out_NF)
 
+    # ---- ReLU²
+
+    @abstractmethod
+    def relu2(self, x_NF: Array, out_NF: Array) -> None:
+        """out = max(x, 0)²"""
+
+    @abstractmethod
+    def relu2_backward(
+        self, dout_NF: Array, x_NF: Array, dx_NF: Array, out_NF: Array | None = None
+    ) -> None:
+        """The gradient of `relu2`, and with `out` its output again.
+
+        dx may be the array of x, and out that of dout.
+        """
+
     # ---- losses
 
     @abstractmethod

@@ -355,6 +355,23 @@ class ReferenceBackend(Backend):
             np.multiply(x_NF, sigma, out=out_NF)
         dx_NF[...] = slope
 
+    # ---- ReLU² (So et al. 2021, section 3.1):  out = max(x, 0)²
+
+    def relu2(self, x_NF: Array, out_NF: Array) -> None:
+        np.maximum(x_NF, 0, out=out_NF)
+        out_NF *= out_NF
+
+    def relu2_backward(
+        self, dout_NF: Array, x_NF: Array, dx_NF: Array, out_NF: Array | None = None
+    ) -> None:
+        """dx = dout · 2 max(x, 0)"""
+        positive = np.maximum(x_NF, 0)
+        slope = 2 * positive
+        slope *= dout_NF
+        if out_NF is not None:
+            np.multiply(positive, positive, out=out_NF)
+        dx_NF[...] = slope
+
     # ---- cross-entropy of R rows of logits; a target of −1 has no loss and no gradient
 
     def cross_entropy(self, rows: LogitRows) -> None:

@@ -345,6 +345,11 @@ class Model(Section):
         "with one (weighted); left out, none",
         optional=True,
     )
+    activation: Literal["swiglu", "relu2"] = key(
+        "of the MLP: swiglu, or relu2 (max(x, 0)², without a gate) of the Llama family; left out, "
+        "swiglu",
+        optional=True,
+    )
     norm_epsilon: float = key("epsilon of the norms", optional=True, gt=0)
     rope_theta: float = key("base of the rotary frequencies", optional=True, gt=1)
     step_size: float = key("h of x + h·f(x), the Euler step of a block", optional=True, gt=0)

@@ -86,10 +86,11 @@ LARGEST = {
 that comes near; without an end, a mistyped number would lay out tensors until memory is full."""
 QK_NORMS = ("none", "rms", "weighted")
 
+ACTIVATIONS = ("swiglu", "relu2")
+
 FAMILIES = ("llama", "gpt2")
 
-
-ONLY_OURS: dict[str, Any] = {}
+ONLY_OURS: dict[str, Any] = {"activation": "swiglu"}
 """Fields that other programs know with these values alone: with another one a model is trained,
 used and measured, but neither exported nor computed by the report's page."""
 
@@ -122,6 +123,7 @@ class ModelConfig:
     tied: bool = False  # head 0 shares the embedding's weights
     qk_norm: str = "none"  # RMSNorm of each head of q and k: none, rms (no weight), weighted
     family: str = "llama"  # or gpt2
+    activation: str = "swiglu"  # of the Llama family's MLP; relu2 has no gate
 
     def __post_init__(self) -> None:
         """Fill in the defaults that depend on other fields. Raises `UserError`."""
@@ -170,6 +172,10 @@ class ModelConfig:
             raise UserError(
                 f"model.qk_norm is {brief(self.qk_norm)}; there are {', '.join(QK_NORMS)}"
             )
+        if self.activation not in ACTIVATIONS:
+            raise UserError(
+                f"model.activation is {brief(self.activation)}; there are {', '.join(ACTIVATIONS)}"
+            )
         if not (self.norm_epsilon > 0 and self.rope_theta > 1 and self.step_size > 0):
             raise UserError(
                 "model.norm_epsilon and model.step_size must be above 0, and model.rope_theta "
@@ -182,6 +188,7 @@ class ModelConfig:
             "kv_heads": self.heads,
             "head_size": self.dim // self.heads,
             "qk_norm": "none",
+            "activation": "swiglu",
             "rope_theta": 10_000.0,
         }
         for field, value in needed.items():

@@ -483,6 +483,20 @@ class CudaBackend(DecodingOps, ChoosingOps, BiasedOps, LossOps, OptimizerOps):
         else:
             super().linear_swiglu_backward(dx_ND, weight_DF, scale, product, out_NF)
 
+    # ---- ReLU²
+
+    def relu2(self, x_NF: Array, out_NF: Array) -> None:
+        N, F = x_NF.shape
+        source = self.sources.elementwise("relu2", F)
+        self.launch_elementwise(source, "relu2", N * F, x_NF, out_NF, N)
+
+    def relu2_backward(
+        self, dout_NF: Array, x_NF: Array, dx_NF: Array, out_NF: Array | None = None
+    ) -> None:
+        N, F = x_NF.shape
+        source, arrays = self.sources.elementwise("relu2", F), (dout_NF, x_NF, dx_NF, out_NF)
+        self.launch_elementwise(source, "relu2_backward", N * F, *arrays, N)
+
 
 def allocate(shape: tuple[int, ...], dtype: Any) -> Array:
     try:

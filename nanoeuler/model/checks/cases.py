@@ -2,7 +2,7 @@
 
 from typing import Any
 
-ELEMENTWISE = ("gelu",)
+ELEMENTWISE = ("gelu", "relu2")
 """Ops op(x, out) with op_backward(dout, x, dx, out): see `gelu` in the contract."""
 
 TINY: dict[str, Any] = {
@@ -34,6 +34,10 @@ CASES: dict[str, tuple[dict[str, Any], int]] = {
     "QK-norm without weights": ({"qk_norm": "rms", "mtp_heads": 1, "head_size": 6}, 5),
     "QK-norm with weights, one key/value head": (
         {"qk_norm": "weighted", "mtp_heads": 1, "head_size": 6, "kv_heads": 1},
+        5,
+    ),
+    "ReLU², step size 0.5, two documents a row": (
+        {"activation": "relu2", "mtp_heads": 1, "step_size": 0.5},
         5,
     ),
     "GPT-2, two layers, K = 2, tied heads": (

@@ -268,6 +268,7 @@ def test_every_source_is_compiled_by_these_tests():
         "many_rows_head",
         "many_rows_layer",
         "prompt_layer",
+        "relu2",
     }  # tests of their own compile those
 
 
