@@ -153,7 +153,9 @@ class Block(ABC, Generic[Weights, Activations]):
         """
         ops.linear_backward_input(dproduct, weight, stream.dnormed)
         gradients = stream.dx, dnorm_weight, dnorm_bias
-        into = NormGradients(*gradients, True, accumulate, stream.normed)
+        into = NormGradients(
+            *gradients, add_to_dx=True, accumulate=accumulate, out_ND=stream.normed
+        )
         ops.norm_backward(stream.dnormed, norm, into)
         arrays = dproduct, stream.normed, dweight
         if dbias is None:
