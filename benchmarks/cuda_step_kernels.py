@@ -68,7 +68,7 @@ OPS = {
     "embedding": lambda ids, table, out: (2 * size(out), "TB/s"),
     "embedding_backward": lambda ids, dout, dtable, **rest: (size(dout) + size(dtable), "TB/s"),
     "squares": lambda gradients: (size(gradients), "TB/s"),
-    "adamw": lambda flat, *rest: (
+    "move": lambda rule, flat, *rest: (
         28 * flat.parameters.size
         + (0 if flat.working is flat.parameters else 2 * flat.parameters.size),
         "TB/s",

@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import numpy as np
 
 from nanoeuler.backend.records import (
-    AdamWConstants,
     Array,
     AttentionArrays,
     BlockForm,
@@ -587,18 +586,19 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def adamw(
+    def move(
         self,
+        rule: str,
         flat: FlatState,
-        first_moment: Array,
-        second_moment: Array,
+        tensors: Sequence[Array],
         runs: Sequence[ParameterRun],
-        constants: AdamWConstants,
+        constants: Sequence[float],
         scalars: Array,
     ) -> None:
-        """One step of AdamW with the gradient clipped. `flat.working` follows the parameters.
+        """One update of each element by itself, with the gradient clipped.
 
-        What no run covers stays.
+        `rule` is adamw: see `<rule>_run` of the reference, which also says what `tensors` and
+        `constants` are. `flat.working` follows the parameters. What no run covers stays.
         """
 
     @abstractmethod

@@ -15,7 +15,6 @@ import numpy as np
 from nanoeuler.backend.capabilities import LEAST_REPEATED, MOST_REPEATED, NOT_KEPT
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import (
-    AdamWConstants,
     AttentionArrays,
     FlatState,
     LayerNorm,
@@ -527,27 +526,60 @@ class ReferenceBackend(Backend):
         report_2[1] += not finite
         return np.array([finite, min(1.0, clip_norm / (norm + 1e-6)), learning_rate, done + 1])
 
-    def adamw(
+    def move(
         self,
+        rule: str,
         flat: FlatState,
-        first_moment: Array,
-        second_moment: Array,
+        tensors: Sequence[Array],
         runs: Sequence[ParameterRun],
-        constants: AdamWConstants,
+        constants: Sequence[float],
         scalars: Array,
     ) -> None:
-        """AdamW (Loshchilov & Hutter 2019, algorithm 2), with g = gradient_scale · gradients:
-
-        m = β₁ m + (1 − β₁) g,  v = β₂ v + (1 − β₂) g²,  p −= lr · (m̂ / (√v̂ + ε) + decay · p)
-        """
         if scalars[0] == 0:
             return
         for run in runs:
-            part = run.part
-            parameters, gradients = flat.parameters[part], flat.gradients[part]
-            moments = first_moment[part], second_moment[part]
-            self.adamw_run(parameters, gradients, *moments, run, constants, scalars)
+            arrays = [array[run.part] for array in (flat.parameters, flat.gradients, *tensors)]
+            self.move_run(getattr(self, f"{rule}_run"), arrays, run, constants, scalars)
         self.refresh(flat.working, flat.parameters)
+
+    def move_run(self, rule: Callable[..., None], arrays: Sequence[Array], *told: Any) -> None:
+        """rule(*arrays, *told), or the same on parts of the arrays."""
+        rule(*arrays, *told)
+
+    def adamw_run(
+        self,
+        parameters: Array,
+        gradients: Array,
+        first_moment: Array,
+        second_moment: Array,
+        run: ParameterRun,
+        constants: Sequence[float],
+        scalars: Array,
+    ) -> None:
+        """AdamW (Loshchilov & Hutter 2019, algorithm 2): parameters and moments are written.
+
+            g = scale · gradients,  m = β₁ m + (1 − β₁) g,  v = β₂ v + (1 − β₂) g²
+            p −= lr · (m̂ / (√v̂ + ε) + decay · p),  m̂ = m / (1 − β₁ᵗ),  v̂ = v / (1 − β₂ᵗ)
+
+        `scalars`: whether to update at all (1 here), scale, lr, and t, which counts updates from 1.
+        """
+        _, gradient_scale, learning_rate, step = scalars.tolist()
+        learning_rate *= run.rate
+        beta1, beta2, epsilon, weight_decay = constants
+        gradient = gradients * gradient_scale
+        first_moment *= beta1
+        first_moment += (1 - beta1) * gradient
+        second_moment *= beta2
+        gradient *= gradient
+        gradient *= 1 - beta2
+        second_moment += gradient
+        denominator = np.sqrt(second_moment / (1 - beta2**step), out=gradient)
+        denominator += epsilon
+        update = first_moment / denominator
+        update *= learning_rate / (1 - beta1**step)
+        if run.decays:
+            parameters *= 1 - learning_rate * weight_decay
+        parameters -= update
 
     def muon(
         self,
@@ -638,41 +670,6 @@ class ReferenceBackend(Backend):
             x *= a
             x += product
         return x
-
-    def adamw_run(
-        self,
-        parameters: Array,
-        gradients: Array,
-        first_moment: Array,
-        second_moment: Array,
-        run: ParameterRun,
-        constants: AdamWConstants,
-        scalars: Array,
-    ) -> None:
-        """`adamw` on the elements that a run covers: parameters and moments are written.
-
-            g = scale · gradients,  m = β₁ m + (1 − β₁) g,  v = β₂ v + (1 − β₂) g²
-            p −= lr · (m̂ / (√v̂ + ε) + decay · p),  m̂ = m / (1 − β₁ᵗ),  v̂ = v / (1 − β₂ᵗ)
-
-        `scalars`: whether to update at all (1 here), scale, lr, and t, which counts updates from 1.
-        """
-        _, gradient_scale, learning_rate, step = scalars.tolist()
-        learning_rate *= run.rate
-        beta1, beta2, epsilon, weight_decay = constants
-        gradient = gradients * gradient_scale
-        first_moment *= beta1
-        first_moment += (1 - beta1) * gradient
-        second_moment *= beta2
-        gradient *= gradient
-        gradient *= 1 - beta2
-        second_moment += gradient
-        denominator = np.sqrt(second_moment / (1 - beta2**step), out=gradient)
-        denominator += epsilon
-        update = first_moment / denominator
-        update *= learning_rate / (1 - beta1**step)
-        if run.decays:
-            parameters *= 1 - learning_rate * weight_decay
-        parameters -= update
 
 
 def store(target: Array, value: Array, accumulate: bool) -> None:

@@ -1,10 +1,9 @@
 """Does an engine move parameters as the optimizer's formula says?
 
-The formula is written here a second time, without the recurrences that the engines share: moments
-are sums over all gradients, and a matrix is made orthogonal by its singular values.
+The formula is that of `OptimizerSettings.expected`, without the recurrences that the engines share:
+moments are sums over all gradients, and a matrix is made orthogonal by its singular values.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -14,11 +13,9 @@ from nanoeuler.model.checks.comparison import Comparison, compare
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.families import family_of
 from nanoeuler.model.flat import FlatBuffer
-from nanoeuler.model.refining import LAYER
+from nanoeuler.model.spec import block_matrices
 from nanoeuler.training.check_model import in_float64
-from nanoeuler.training.optimizer.adamw import AdamW
-from nanoeuler.training.optimizer.muon import POLYNOMIALS, UPDATE_SCALE, Muon
-from nanoeuler.training.optimizer.optimizer import OptimizerSettings
+from nanoeuler.training.optimizer.optimizer import CommonConstants, OptimizerSettings
 from nanoeuler.training.state import TrainingState
 
 RATES = 0.1, 0.05, 0.1
@@ -36,7 +33,7 @@ def check_updates(
     ops: Backend, optimizer: OptimizerSettings, family: str = "llama"
 ) -> Iterator[Comparison]:
     """The parameters after three updates, and one whose gradient is not finite."""
-    adamw = adamw_of(optimizer)
+    adamw = optimizer.adamw
     limit = optimizer.tolerance[ops.precision]
     kv_heads = 2 if family == "gpt2" else 1
     config = ModelConfig(300, 64, 1, 2, kv_heads, ffn=100, context=16, family=family)
@@ -57,14 +54,7 @@ def check_updates(
         yield compare("three updates", tensor.name, *arrays, limit)
 
 
-def adamw_of(optimizer: OptimizerSettings) -> AdamW:
-    """The settings of what moves the parameters that no other optimizer does."""
-    adamw = optimizer.adamw if isinstance(optimizer, Muon) else optimizer
-    assert isinstance(adamw, AdamW), "another optimizer needs its formula here"
-    return adamw
-
-
-def random_buffers(config: ModelConfig, adamw: AdamW) -> list[FlatBuffer]:
+def random_buffers(config: ModelConfig, adamw: CommonConstants) -> list[FlatBuffer]:
     """Parameters, and a gradient for each update; all float32, with padding 0."""
     random = np.random.default_rng(4)
     buffers = [
@@ -96,46 +86,16 @@ def moved(
     gradients: Sequence[FlatBuffer],
 ) -> FlatBuffer:
     """The parameters after an update by each of the gradients, in float64."""
-    adamw, embedding = adamw_of(optimizer), family_of(config).EMBEDDING
+    adamw, embedding = optimizer.adamw, family_of(config).EMBEDDING
+    matrices = {matrix.name for matrix in block_matrices(config)}
     after = FlatBuffer(config, start.array.astype(np.float64))
     for tensor in after.table:
-        is_matrix = len(tensor.shape) > 1
-        is_muons = isinstance(optimizer, Muon) and is_matrix and LAYER.match(tensor.name)
         rate = adamw.embedding_rate if tensor.name == embedding else 1.0
         values, each = after[tensor.name], [gradient[tensor.name] for gradient in gradients]
+        count = tensor.matrices if tensor.name in matrices else 0
         for step, learning_rate in enumerate(RATES, start=1):
-            if isinstance(optimizer, Muon) and is_muons:
-                update = muon_update(optimizer.momentum, each[:step], tensor.matrices)
-            else:
-                update = adamw_update(adamw, each[:step])
-            if is_matrix:
+            update = optimizer.expected(each[:step], count)
+            if tensor.decay:
                 update = update + adamw.weight_decay * values
             values -= rate * learning_rate * update
     return after
-
-
-def mean(decay: float, values: Sequence[np.ndarray]) -> np.ndarray:
-    """(1 − decay) Σ decayᵀ⁻ᵗ valuesₜ, what a moment that begins with zero has become."""
-    weights = [(1 - decay) * decay**age for age in reversed(range(len(values)))]
-    return np.einsum("t,t...->...", weights, np.array(values))
-
-
-def adamw_update(adamw: AdamW, gradients: Sequence[np.ndarray]) -> np.ndarray:
-    """m̂ / (√v̂ + ε)"""
-    steps = len(gradients)
-    first = mean(adamw.beta1, gradients) / (1 - adamw.beta1**steps)
-    second = mean(adamw.beta2, [values**2 for values in gradients]) / (1 - adamw.beta2**steps)
-    return first / (np.sqrt(second) + adamw.epsilon)
-
-
-def muon_update(momentum: float, gradients: Sequence[np.ndarray], matrices: int) -> np.ndarray:
-    """scale · U Vᵀ of each of the matrices, whose direction is Nesterov's."""
-    direction = momentum * mean(momentum, gradients) + (1 - momentum) * gradients[-1]
-    parts = []
-    for part in np.split(direction, matrices):
-        left, values, right = np.linalg.svd(part, full_matrices=False)
-        values /= np.linalg.norm(values) + 1e-20
-        for a, b, c in POLYNOMIALS:
-            values = a * values + b * values**3 + c * values**5
-        parts.append(UPDATE_SCALE * math.sqrt(max(part.shape)) * (left * values) @ right)
-    return np.concatenate(parts)

@@ -172,7 +172,7 @@ class TrainingState:
         if (noted := self.runtime.noted) is not None:
             self.group.largest(noted)
         told = squares, schedule_2, losses_2, self.report
-        clip_norm = self.optimizer_settings.clip_norm
+        clip_norm = self.optimizer_settings.adamw.clip_norm
         self.optimizer.update(self.flat, self.backend.begin_update(*told, clip_norm))
         self.shared.note_update()
 

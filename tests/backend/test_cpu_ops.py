@@ -421,7 +421,7 @@ def test_adamw_and_the_norm(ops, random):
         runs = [ParameterRun(slice(None), decays=True, rate=2.5)]
         constants = AdamWConstants(0.9, 0.95, 1e-8, 0.1)
         scalars = np.array([1, 0.5, 1e-2, 3])
-        backend.adamw(flat, first, second, runs, constants, scalars)
+        backend.move("adamw", flat, (first, second), runs, constants, scalars)
         gradients[0] = norm
 
     both(ops, call, *flat, np.abs(normal(random, n)), outputs=(0, 1, 2, 3))

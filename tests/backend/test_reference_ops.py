@@ -224,9 +224,10 @@ def test_adamw_is_the_algorithm_of_the_paper(ops, random, decay, rate):
     expected = [(value, 0.0, 0.0) for value in values]
     for step in range(1, 6):
         gradients = random.standard_normal(4)
-        ops.adamw(
+        ops.move(
+            "adamw",
             FlatState(values, values, gradients.copy()),
-            *moments,
+            moments,
             [ParameterRun(slice(None), decay > 0, rate)],
             AdamWConstants(0.9, 0.95, 1e-8, decay),
             np.array([1, 0.5, 0.01, step]),
@@ -248,7 +249,8 @@ def test_adamw_leaves_the_gradients_and_the_float_type_alone():
     flat = FlatState(values, values, gradients)
     runs = [ParameterRun(slice(None), decays=True)]
     constants = AdamWConstants(0.9, 0.95, 1e-8, 0.1)
-    backend.adamw(flat, first, second, runs, constants, np.array([1, 1, 0.01, 1]))
+    scalars = np.array([1, 1, 0.01, 1])
+    backend.move("adamw", flat, (first, second), runs, constants, scalars)
     assert values.dtype == first.dtype == second.dtype == np.float32
     assert (gradients == 0.5).all()
 

@@ -205,9 +205,10 @@ def test_padding_stays_zero_through_training_steps():
     before = parameters.copy()
     for step in range(1, 4):
         gradients = gradient(model, *random_task(config, 2, 5, seed=step))
-        backend.adamw(
+        backend.move(
+            "adamw",
             FlatState(parameters, parameters, gradients),
-            *moments,
+            moments,
             [ParameterRun(slice(None), decays=True)],
             AdamWConstants(0.9, 0.95, 1e-8, 0.1),
             np.array([1, 0.7, 1e-2, step]),

@@ -21,9 +21,9 @@ class Clocked(ReferenceBackend):
 
     time, first_update = 0.0, 0.1
 
-    def adamw(self, *arguments):
+    def move(self, *arguments):
         self.time += self.first_update if self.time == 0 else 0.1
-        super().adamw(*arguments)
+        super().move(*arguments)
 
     def muon(self, *arguments):
         self.time += 1
@@ -55,10 +55,10 @@ def test_a_gpu_is_timed_with_steps_of_pretraining_once_they_are_recorded(monkeyp
         device = "stands for one"
         updates = 0
 
-        def adamw(self, *arguments):
+        def move(self, *arguments):
             self.time += 10.0 if self.updates < planned_speed.DEVICE_FIRST_STEPS else 0.0
             self.updates += 1
-            super().adamw(*arguments)
+            super().move(*arguments)
 
     clocked = OnDevice()
     config, plan = plan_of("config", "model.layers=1", "pretrain.batch_tokens=2560")
@@ -157,9 +157,9 @@ def test_on_a_gpu_tuning_is_timed_in_its_own_precision_and_size(monkeypatch):
             super().__init__()
             self.seconds = seconds
 
-        def adamw(self, *arguments):
+        def move(self, *arguments):
             clock.time += self.seconds
-            super().adamw(*arguments)
+            super().move(*arguments)
 
     clock = OnDevice(0.0)
     monkeypatch.setattr(planned_speed, "time", clock)

@@ -21,13 +21,15 @@ from nanoeuler.training.state import TrainingState
 from nanoeuler.training.streams import TextStream
 from tests.models import TINY
 
+UNCLIPPED = AdamW(clip_norm=1e9)
+
 
 @dataclass(frozen=True)
 class Momentum:
     """Gradient descent with momentum, for hosts: one tensor instead of AdamW's two."""
 
     decay: float = 0.9
-    clip_norm: float = 1e9
+    adamw: AdamW = UNCLIPPED
     tensor_powers: ClassVar[Mapping[str, int]] = {"velocity": 1}
 
     def make(self, config, ops, part):

@@ -86,9 +86,9 @@ class RareTargetsMixedUp(CpuBackend):
 
 
 class DecayForgotten(CpuBackend):
-    def adamw(self, flat, first, second, runs, constants, scalars):
+    def move(self, rule, flat, tensors, runs, constants, scalars):
         runs = [run._replace(decays=False) for run in runs]
-        super().adamw(flat, first, second, runs, constants, scalars)
+        super().move(rule, flat, tensors, runs, constants, scalars)
 
 
 class LossOfLargeVocabularies(CpuBackend):

@@ -22,7 +22,6 @@ from nanoeuler.backend.cpu.blas import Blas
 from nanoeuler.backend.cpu.runtime import CpuRuntime
 from nanoeuler.backend.cpu.thread_pool import ThreadPool
 from nanoeuler.backend.records import (
-    AdamWConstants,
     AttentionArrays,
     AttentionForm,
     BiasedAttentionForm,
@@ -466,6 +465,13 @@ class CpuBackend(ReferenceBackend, FusingBackend):
     ) -> Array:
         return self.serial.orthogonalize(x_RK, polynomials)
 
+    def move_run(self, rule: Callable[..., None], arrays: Sequence[Array], *told: Any) -> None:
+        def work(first: int, stop: int) -> None:
+            rule(*(array[first:stop] for array in arrays), *told)
+
+        size = len(arrays[0])
+        self.thread_pool.share(size, size // optimizer.BLOCK, work)
+
     def adamw_run(
         self,
         parameters: Array,
@@ -473,7 +479,7 @@ class CpuBackend(ReferenceBackend, FusingBackend):
         first_moment: Array,
         second_moment: Array,
         run: ParameterRun,
-        constants: AdamWConstants,
+        constants: Sequence[float],
         scalars: Array,
     ) -> None:
         _, gradient_scale, learning_rate, step = scalars.tolist()
@@ -483,13 +489,8 @@ class CpuBackend(ReferenceBackend, FusingBackend):
         rate = learning_rate / (1 - beta1**step)
         correction = 1 / (1 - beta2**step)
         numbers = kept, rate, beta1, beta2, correction, epsilon, gradient_scale
-        constants_32 = [np.float32(number) for number in numbers]
-
-        def work(first: int, stop: int) -> None:
-            arrays = parameters, gradients, first_moment, second_moment
-            optimizer.adamw(*(array[first:stop] for array in arrays), *constants_32)
-
-        self.thread_pool.share(len(parameters), len(parameters) // optimizer.BLOCK, work)
+        arrays = parameters, gradients, first_moment, second_moment
+        optimizer.adamw(*arrays, *map(np.float32, numbers))
 
 
 def norm_arguments(norm: RmsNorm) -> tuple[Any, ...]:

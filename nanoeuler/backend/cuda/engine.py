@@ -201,13 +201,13 @@ class CudaBackend(DecodingOps, ChoosingOps, BiasedOps, LossOps, OptimizerOps):
         if working is not parameters:
             size = parameters.size
             arrays = parameters, working, np.int64(size)
-            self.launch_elementwise(self.sources.adamw(), "refresh", size, *arrays)
+            self.launch_elementwise(self.sources.update(), "refresh", size, *arrays)
 
     def widen(self, rounded: Array, values: Array) -> None:
         """`values` (float32) ← `rounded` (bfloat16), flat: the reverse of `refresh`."""
         size = values.size
         self.launch_elementwise(
-            self.sources.adamw(), "widen", size, rounded, values, np.int64(size)
+            self.sources.update(), "widen", size, rounded, values, np.int64(size)
         )
 
     def launch_elementwise(

@@ -38,14 +38,14 @@ from nanoeuler.backend.cuda.source import Source
 
 TYPES = {"float32": "float", "bfloat16": "bfloat16"}
 
-EXACT = ("adamw", "fp8", "losses", "preference", "sampling", "to_host")
+EXACT = ("update", "fp8", "losses", "preference", "sampling", "to_host")
 """Kernels whose arithmetic is exact in every precision of the engine."""
 
 WITHOUT = {
-    "ACTIVATION": ("adamw", "drafts", "losses", "preference", "sampling", "to_host"),
+    "ACTIVATION": ("update", "drafts", "losses", "preference", "sampling", "to_host"),
     "WIDTH": ("to_host",),
     "RESIDUAL": (
-        *("adamw", "cache", "cross_entropy", "decode_attention", "fp8", "losses", "muon"),
+        *("update", "cache", "cross_entropy", "decode_attention", "fp8", "losses", "muon"),
         *("preference", "rope", "sampling", "to_host"),
     ),
 }
@@ -67,7 +67,7 @@ RATE_BLOCK = 128
 """Elements that share a rate of AdamW: tensors start on multiples of it."""
 
 STEP_SCALARS = 4
-"""Scalars of an optimizer step that stay on the device between two kernels of adamw.cu."""
+"""Scalars of an optimizer step that stay on the device between two kernels of update.cu."""
 
 MUON_PARTS = 64
 """Blocks that share a matrix of Muon."""
@@ -204,10 +204,10 @@ class KernelSources:
         sizes = {"HISTORY": HISTORY, "HEADROOM": HEADROOM, "TILE": QUANTIZED_TILE}
         return self.source("fp8", THREADS=ELEMENTWISE_THREADS, **sizes)
 
-    def adamw(self) -> Source:
+    def update(self) -> Source:
         sizes = {"RATE_BLOCK": RATE_BLOCK, "STEP_SCALARS": STEP_SCALARS}
         threads = {"THREADS": ELEMENTWISE_THREADS, "NORM_THREADS": NORM_THREADS}
-        return self.source("adamw", **threads, **sizes)
+        return self.source("update", **threads, **sizes)
 
     def muon(self) -> Source:
         sizes = {"PARTS": MUON_PARTS, "STEP_SCALARS": STEP_SCALARS}
@@ -359,6 +359,6 @@ class KernelSources:
             self.losses(),
             self.to_host(),
             self.preference(),
-            self.adamw(),
+            self.update(),
             self.muon(),
         ]

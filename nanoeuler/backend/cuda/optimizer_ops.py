@@ -1,4 +1,4 @@
-"""The optimizer's update on a GPU: the gradient's norm, AdamW and Muon."""
+"""The optimizer's update on a GPU: the gradient's norm, updates by element, and Muon."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -22,7 +22,6 @@ from nanoeuler.backend.cuda.kernels import Argument, blocks
 from nanoeuler.backend.cuda.scratch import Scratch
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import (
-    AdamWConstants,
     FlatState,
     MatrixGroup,
     MuonConstants,
@@ -31,7 +30,7 @@ from nanoeuler.backend.records import (
 
 
 class OptimizerOps(Backend):
-    """Kernels of adamw.cu and muon.cu."""
+    """Kernels of update.cu and muon.cu."""
 
     device: Device
     sources: KernelSources
@@ -58,27 +57,28 @@ class OptimizerOps(Backend):
         (scalars,) = self.scratch.take("update", ((STEP_SCALARS,), np.float64))
         inputs = squares, len(squares), schedule_2, losses_2
         arguments = *inputs, np.float64(clip_norm), scalars, report_2
-        self.launch(self.sources.adamw(), "prepare", 1, ELEMENTWISE_THREADS, *arguments)
+        self.launch(self.sources.update(), "prepare", 1, ELEMENTWISE_THREADS, *arguments)
         return scalars
 
-    def adamw(
+    def move(
         self,
+        rule: str,
         flat: FlatState,
-        first_moment: Array,
-        second_moment: Array,
+        tensors: Sequence[Array],
         runs: Sequence[ParameterRun],
-        constants: AdamWConstants,
+        constants: Sequence[float],
         scalars: Array,
     ) -> None:
+        source, size = self.sources.update(), flat.parameters.size
         working = None if flat.working is flat.parameters else flat.working
-        arrays = flat.parameters, working, flat.gradients, first_moment, second_moment
-        size = flat.parameters.size
-        rates = self.rates(tuple(runs), size)
-        (corrected,) = self.scratch.take("corrected", ((2,), np.float32))
-        betas = map(np.float64, (constants.beta1, constants.beta2))
-        self.launch(self.sources.adamw(), "correct", 1, 1, scalars, *betas, corrected)
-        arguments = *arrays, rates, np.int64(size), scalars, corrected, *map(float, constants)
-        self.launch_elementwise(self.sources.adamw(), "adamw", size, *arguments)
+        arrays = flat.parameters, working, flat.gradients, *tensors
+        told = self.rates(tuple(runs), size), np.int64(size), scalars
+        corrected = self.scratch.take("corrected", ((2,), np.float32)) if rule == "adamw" else []
+        if corrected:
+            betas = map(np.float64, constants[:2])
+            self.launch(source, "correct", 1, 1, scalars, *betas, *corrected)
+        numbers = *corrected, *map(float, constants)
+        self.launch_elementwise(source, rule, size, *arrays, *told, *numbers)
 
     def muon(
         self,
@@ -137,12 +137,12 @@ class OptimizerOps(Backend):
         if parts < most:
             partial[parts:] = 0
         arrays = values, np.int64(values.size), partial
-        self.launch(self.sources.adamw(), "squared_norm", parts, NORM_THREADS, *arrays)
+        self.launch(self.sources.update(), "squared_norm", parts, NORM_THREADS, *arrays)
         return partial
 
     def rates(self, runs: tuple[ParameterRun, ...], size: int) -> Array:
         """Factors of the learning rate and of its product with the weight decay, for each block of
-        `RATE_BLOCK` elements: see adamw.cu.
+        `RATE_BLOCK` elements: see update.cu.
 
         Unlike scratch memory this is kept: its content is made on the host, which a graph cannot
         repeat. There is one array for each layout of tensors, so one for a model.

@@ -1,8 +1,9 @@
-// AdamW (Loshchilov & Hutter 2019, algorithm 2) on flat buffers in one launch. The gradient's norm
-// is clipped and the host reads nothing:
+// Updates of each element by itself, on flat buffers in one launch. The gradient's norm is clipped
+// and the host reads nothing: g = scale · gradient
 //
-//   m = β₁ m + (1 − β₁) g,   v = β₂ v + (1 − β₂) g²,   p −= lr · (m̂ / (√v̂ + ε) + decay · p),
-//   g = scale · gradient
+// adamw (Loshchilov & Hutter 2019, algorithm 2):
+//
+//   m = β₁ m + (1 − β₁) g,   v = β₂ v + (1 − β₂) g²,   p −= lr · (m̂ / (√v̂ + ε) + decay · p)
 //
 // Four launches: partial sums of squares and the step's scalars from them, which serve every
 // optimizer; the bias corrections, and the update. When the norm or the loss is not finite, the

@@ -1,4 +1,4 @@
-// The scalars of an optimizer step, in double, which stay on the device: adamw.cu computes them.
+// The scalars of an optimizer step, in double, which stay on the device: update.cu computes them.
 // UPDATE counts from 1.
 
 enum Scalar { FINITE, CLIPPING, RATE, UPDATE, SCALARS };

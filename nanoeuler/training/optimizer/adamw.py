@@ -1,9 +1,11 @@
 """AdamW (Loshchilov & Hutter 2019) with the gradient's norm clipped."""
 
 import itertools
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
+
+import numpy as np
 
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import AdamWConstants, Array, FlatState, ParameterRun
@@ -11,6 +13,7 @@ from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.families import family_of
 from nanoeuler.model.spec import tensor_table
 from nanoeuler.model.tensors import Tensor
+from nanoeuler.training.optimizer.optimizer import mean
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,17 @@ class AdamW:
     tolerance: ClassVar[Mapping[str, float]] = dict.fromkeys(
         ("fp64", "fp32", "tf32", "bf16", "fp8"), 1e-6
     )
+
+    @property
+    def adamw(self) -> "AdamW":
+        return self
+
+    def expected(self, gradients: Sequence[np.ndarray], matrices: int) -> np.ndarray:
+        """m̂ / (√v̂ + ε)"""
+        steps = len(gradients)
+        first = mean(self.beta1, gradients) / (1 - self.beta1**steps)
+        second = mean(self.beta2, [values**2 for values in gradients]) / (1 - self.beta2**steps)
+        return first / (np.sqrt(second) + self.epsilon)
 
     def make(self, config: ModelConfig, ops: Backend, part: slice) -> "AdamWOptimizer":
         return AdamWOptimizer(self, config, ops, part)
@@ -48,7 +62,7 @@ class AdamWOptimizer:
 
     def update(self, flat: FlatState, scalars: Array) -> None:
         first, second = self.tensors.values()
-        self.ops.adamw(flat, first, second, self.runs, self.constants, scalars)
+        self.ops.move("adamw", flat, (first, second), self.runs, self.constants, scalars)
 
 
 def parameter_runs(

@@ -7,9 +7,11 @@ brings.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
+
+import numpy as np
 
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import Array, FlatState, MatrixGroup, MuonConstants
@@ -17,6 +19,7 @@ from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.spec import block_matrices
 from nanoeuler.model.tensors import Tensor
 from nanoeuler.training.optimizer.adamw import AdamW, AdamWOptimizer, cut, parameter_runs
+from nanoeuler.training.optimizer.optimizer import mean
 
 POLYNOMIALS = (
     (8.205160, -22.901935, 16.460725),
@@ -49,9 +52,20 @@ class Muon:
         "fp8": 5e-3,  # which Muon's own products are not computed in
     }
 
-    @property
-    def clip_norm(self) -> float:
-        return self.adamw.clip_norm
+    def expected(self, gradients: Sequence[np.ndarray], matrices: int) -> np.ndarray:
+        """scale · U Vᵀ of each of the matrices, whose direction is Nesterov's."""
+        if not matrices:
+            return self.adamw.expected(gradients, matrices)
+        mu = self.momentum
+        direction = mu * mean(mu, gradients) + (1 - mu) * gradients[-1]
+        parts = []
+        for part in np.split(direction, matrices):
+            left, values, right = np.linalg.svd(part, full_matrices=False)
+            values /= np.linalg.norm(values) + 1e-20
+            for a, b, c in POLYNOMIALS:
+                values = a * values + b * values**3 + c * values**5
+            parts.append(UPDATE_SCALE * math.sqrt(max(part.shape)) * (left * values) @ right)
+        return np.concatenate(parts)
 
     def make(self, config: ModelConfig, ops: Backend, part: slice) -> "MuonOptimizer":
         return MuonOptimizer(self, config, ops, part)

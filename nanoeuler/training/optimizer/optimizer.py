@@ -1,7 +1,9 @@
 """The interface of an optimizer to the training loop, checkpoints and memory estimates."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Protocol
+
+import numpy as np
 
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import Array, FlatState
@@ -24,6 +26,22 @@ class Optimizer(Protocol):
         """
 
 
+class CommonConstants(Protocol):
+    """Constants of every optimizer: see `AdamW`."""
+
+    @property
+    def epsilon(self) -> float: ...
+
+    @property
+    def weight_decay(self) -> float: ...
+
+    @property
+    def clip_norm(self) -> float: ...
+
+    @property
+    def embedding_rate(self) -> float: ...
+
+
 class OptimizerSettings(Protocol):
     """An optimizer's constants, from which one is made for a model."""
 
@@ -36,12 +54,25 @@ class OptimizerSettings(Protocol):
     0.1, at most: see `check_updates.py`."""
 
     @property
-    def clip_norm(self) -> float:
-        """Norm of the whole gradient, at most: a longer one is shortened to it."""
+    def adamw(self) -> CommonConstants:
+        """Those that it shares with AdamW."""
+
+    def expected(self, gradients: Sequence[np.ndarray], matrices: int) -> np.ndarray:
+        """The update by which a tensor moves after these gradients, per unit of learning rate and
+        without weight decay: written a second time, for `check_updates.py`.
+
+        It is so many matrices of a block, one below the other; 0: something else.
+        """
 
     def make(self, config: ModelConfig, ops: Backend, part: slice) -> Optimizer:
         """An optimizer of a part of the flat buffers, at its beginning. No matrix of a block is
         cut."""
+
+
+def mean(decay: float, values: Sequence[np.ndarray]) -> np.ndarray:
+    """(1 − decay) Σ decayᵀ⁻ᵗ valuesₜ, what a moment that begins with zero has become."""
+    weights = [(1 - decay) * decay**age for age in reversed(range(len(values)))]
+    return np.einsum("t,t...->...", weights, np.array(values))
 
 
 def state_bytes(config: ModelConfig, settings: type[OptimizerSettings]) -> int:
