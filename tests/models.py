@@ -93,7 +93,7 @@ def chain(
 ) -> Transformer:
     """A model of a Markov chain: head k knows the chances of the token k + 1 places ahead.
 
-    `noise` makes the further heads worse. `mixing` is the spread of the blocks' matrices, by which
+    `noise` makes the MTP heads worse. `mixing` is the spread of the blocks' matrices, by which
     a token depends on all tokens before it; without, on the last one alone.
     """
     V, random = len(transitions_VV), np.random.default_rng(1)

@@ -248,7 +248,7 @@ def load(
     - `device`: auto (a GPU where there is one), cpu, cuda, or reference (plain NumPy, slow).
     - `gpus`: 1 or 0; 0 forces the CPU, None takes what `device` says.
     - `precision`: of a GPU's products and activations: fp32, tf32 or bf16; auto is bf16.
-    - `speculation`: tokens are drafted, from the text or by the model's further heads, and checked
+    - `speculation`: tokens are drafted, from the text or by the model's MTP heads, and checked
       together. The text is the same without, and slower.
 
     Raises `UserError` when there is no model, or its files are damaged or do not belong together.

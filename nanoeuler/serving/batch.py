@@ -2,9 +2,9 @@
 
 A prompt is read in pieces, with a decoding step of the others between them, and its row then joins
 the batch as a copy. On the CPU it is read by itself, so that its arithmetic depends on it alone; a
-decoded row's does, too: a reply has the same bits alone and in company. A GPU reads several prompts
-together, and the products of another number of rows round otherwise, so a choice between two tokens
-whose scores differ by rounding may fall otherwise in company.
+decoded row's does, too: a reply has the same bits alone and in a batch. A GPU reads several prompts
+together, and the products of another number of rows round otherwise, so that in a batch another of
+two tokens whose scores differ by rounding may be sampled.
 """
 
 import itertools

@@ -187,7 +187,7 @@ def describe_amount(text_tokens: int, budget: int, model: ModelConfig) -> None:
         log.line(
             "warning",
             f"{text_tokens:,} tokens are little for {parameter_count(model):,} parameters: "
-            "most of the text will be learned by heart; "
+            "most of the text will be memorised; "
             "add text to corpus.sources, lower pretrain.tokens, or take a smaller model",
         )
 

@@ -26,7 +26,7 @@ RECORDS = {
     "Where does the fox live?": "In the old mill, café “Zur Mühle”.",
     "Count.": "one two three four five six seven",
 }
-"""The records that the tuned model has learned by heart."""
+"""The records that the tuned model has memorised."""
 
 
 @pytest.fixture(scope="session")
@@ -67,7 +67,7 @@ def wide_parameters(config: ModelConfig, seed: int = 1) -> np.ndarray:
 
 @pytest.fixture(scope="session")
 def tuned_folder(tmp_path_factory, tokenizer, tokenizer_path):
-    """A model tuned on `RECORDS` until it knows them by heart, a few seconds on one core."""
+    """A model tuned on `RECORDS` until it has memorised them, a few seconds on one core."""
     config = ModelConfig.from_dict(FIELDS)
     prompts = {
         instruction: [tokenizer.end_id, *tokenizer.encode(alpaca(instruction))]

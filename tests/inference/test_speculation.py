@@ -1,4 +1,4 @@
-"""Drafts, by further heads or from the text, change the time of a reply, never its tokens."""
+"""Drafts, by MTP heads or from the text, change the time of a reply, never its tokens."""
 
 import itertools
 

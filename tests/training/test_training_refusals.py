@@ -39,7 +39,7 @@ def test_little_text_for_the_model_is_said_before_training(trainer):
     process = trainer.start_until(1)
     process.kill()
     _, said = process.communicate()
-    assert "most of the text will be learned by heart" in said
+    assert "most of the text will be memorised" in said
 
 
 def test_a_tokenizer_of_another_run_is_refused(trainer, smaller_tokenizer):
