@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "config").glob("*.md")]
+FOLDERS = (".", "config", "fuzz")
+PAGES = [page for each in FOLDERS for page in (ROOT / each).glob("*.md")]
+PAGES += (ROOT / "docs").rglob("*.md")
 LINK = re.compile(r"\]\(\s*([^)\s]+)\)")
 BLOCKS = re.compile(r"^```.*?^```|`[^`]*`", re.MULTILINE | re.DOTALL)
 NAMED = re.compile(r"\bdocs/[\w/-]+\.md\b")
