@@ -53,7 +53,7 @@ Norm = RmsNorm | LayerNorm
 
 
 class NormGradients(NamedTuple):
-    """Where the backward pass of a norm writes."""
+    """Outputs of the backward pass of a norm."""
 
     dx_ND: Array
     dweight_D: Array

@@ -83,7 +83,7 @@ class Feed:
 
 
 class Runtime:
-    """What an engine offers to training, decoding and checks beside its ops."""
+    """The services of an engine beside its ops, for training, decoding and checks."""
 
     # ---- programs
 

@@ -146,7 +146,7 @@ def reply_lines(title: str, replies: Sequence[Json | None]) -> Iterator[Line]:
 
 
 def at(values: Sequence[Any], *path: str) -> list[Any]:
-    """What each of the objects has at `path`; None where it ends before."""
+    """The value at `path` of each of the objects; None where it ends before."""
     for key in path:
         values = [value.get(key) if value else None for value in values]
     return list(values)

@@ -49,7 +49,7 @@ has one for.
 
 
 class Described(Protocol):
-    """What the companions tell of a `SavedModel`."""
+    """The part of a `SavedModel` that the companions hold."""
 
     config: ModelConfig
     stage: str

@@ -79,7 +79,7 @@ class BiasedOps(QuantizedOps):
         accumulate: bool,
         scale: float = 1,
     ) -> None:
-        factors = self.turned_factors(dout_NO, x_NI)
+        factors = self.transposed_factors(dout_NO, x_NI)
         if factors is None:
             arrays = dout_NO, x_NI, dweight_OI, dbias_O
             super().linear_bias_backward(*arrays, accumulate=accumulate, scale=scale)
@@ -89,7 +89,11 @@ class BiasedOps(QuantizedOps):
         grid, threads = blocks(O, ELEMENTWISE_THREADS // WARP), ELEMENTWISE_THREADS
         arguments = *factors[0], dbias_O, float(scale), accumulate, N
         self.launch(
-            self.sources.elementwise("gelu", O), "bias_backward_turned", grid, threads, *arguments
+            self.sources.elementwise("gelu", O),
+            "bias_backward_transposed",
+            grid,
+            threads,
+            *arguments,
         )
 
     # ---- embedding

@@ -85,7 +85,7 @@ class Fp8:
         self.names: dict[str, int] = {}
         self.counts: Counter[str] = Counter()  # of copies of each kind in this pass
         self.copies: dict[int, tuple[Array, Quantized]] = {}  # by the address of the original
-        self.turned: dict[int, Quantized] = {}  # copies with the tokens last, likewise
+        self.transposed: dict[int, Quantized] = {}  # copies with the tokens last, likewise
         self.awaits_input = False
         """Has the gradient of a product come as such a copy, and will its input be asked for?"""
         self.weights: dict[int, Weight] = {}
@@ -118,7 +118,7 @@ class Fp8:
         """A micro-batch begins: its operands take the slots of the one before."""
         self.counts.clear()
         self.copies.clear()
-        self.turned.clear()
+        self.transposed.clear()
         self.awaits_input = False
 
     def describe(self, weights: ModelWeights) -> tuple[Array, Array]:
@@ -162,13 +162,13 @@ class Fp8:
         purpose = "wide" if wide else SHARED.get(kind, kind)
         return self.scratch.take(f"e4m3 {purpose}", (array.shape, np.uint8))[0]
 
-    def turned_output(
+    def transposed_output(
         self, kind: str, array: Array, slot: Array | None = None, *, in_place: bool = False
     ) -> Quantized:
         """Destination of a transposed copy (tokens last), with a slot of its own unless given."""
         slot = self.slot(kind) if slot is None else slot
         values = self.memory(kind, array, False, in_place).reshape(array.shape[::-1])
-        copy = self.turned[array.data.ptr] = Quantized(values, slot)
+        copy = self.transposed[array.data.ptr] = Quantized(values, slot)
         return copy
 
     def spares(self, weight_D: Array) -> bool:
@@ -222,14 +222,14 @@ class Fp8:
     def turns(self, dout: Array, weight: Array) -> bool:
         """Are the factors there of the gradients of a product's weight and of its input?"""
         addresses = dout.data.ptr, weight.data.ptr
-        return self.active and addresses[0] in self.turned and addresses[1] in self.weights
+        return self.active and addresses[0] in self.transposed and addresses[1] in self.weights
 
-    def turned_operands(self, dout: Array, x: Array) -> tuple[Quantized, Quantized] | None:
+    def transposed_operands(self, dout: Array, x: Array) -> tuple[Quantized, Quantized] | None:
         """The factors of doutᵀ x, where both are there with the tokens last."""
         pair = dout.data.ptr, x.data.ptr
-        if not (self.active and self.ready and all(address in self.turned for address in pair)):
+        if not (self.active and self.ready and all(address in self.transposed for address in pair)):
             return None
-        return self.turned.pop(pair[0]), self.turned.pop(pair[1])
+        return self.transposed.pop(pair[0]), self.transposed.pop(pair[1])
 
     # ---- the state
 

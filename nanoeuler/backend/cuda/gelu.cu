@@ -8,7 +8,7 @@
 //               each may replace an input              bytes: 4 · N · F · activation
 // bias_backward in: dout (N, F); out: partial (parts, F) float; then sum_bias adds its rows up, all
 //               in a fixed order                       bytes: N · F · activation
-// bias_backward_turned  the same at once, of dout in e4m3, transposed (fp8.cuh)
+// bias_backward_transposed  the same at once, of dout in e4m3, transposed (fp8.cuh)
 //                                                      bytes: N · F
 //
 // Compiled in: FFN = F, THREADS of a block.
@@ -117,7 +117,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
 // A warp takes a column of dout, a row of its transposed copy; `rows` are a multiple of 16.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    bias_backward_turned(const unsigned char* transposed, const Slot* slot, float* dbias,
+    bias_backward_transposed(const unsigned char* transposed, const Slot* slot, float* dbias,
         float scale, int accumulate, int rows) {
     const int column = blockIdx.x * WARPS + threadIdx.x / 32;
     if (column >= FFN) return;

@@ -91,7 +91,7 @@ HELD_LOGITS = 16_384
 HISTORY, HEADROOM = 16, 2
 """Steps whose magnitudes a scale of fp8 is made from, and by how much the next may exceed them."""
 
-TURNED_MULTIPLE = 128
+TRANSPOSED_MULTIPLE = 128
 """Columns of a copy that a block turns are a multiple of it."""
 
 QUANTIZED_TILE = 64
@@ -111,7 +111,7 @@ def row_blocks(dim: int) -> int:
     return max(1, (16 if dim <= 768 else 12 if dim <= 1024 else 8) // row_warps(dim))
 
 
-def turned_tokens(dim: int) -> int:
+def transposed_tokens(dim: int) -> int:
     """Tokens whose e4m3 copies a block turns together: as many as leave room for a second block."""
     return 64 if dim <= 1024 else 32
 
@@ -147,8 +147,8 @@ class KernelSources:
 
     def rms_norm(self, dim: int, *, fp8: bool = False) -> Source:
         sizes = {"DIM": dim, "WARPS": row_warps(dim), "BLOCKS": row_blocks(dim)}
-        turned = {"FP8": int(fp8), "TOKENS": turned_tokens(dim)}
-        return self.source("rms_norm", ADDING_WARPS=ADDING_WARPS, **sizes, **turned)
+        transposed = {"FP8": int(fp8), "TOKENS": transposed_tokens(dim)}
+        return self.source("rms_norm", ADDING_WARPS=ADDING_WARPS, **sizes, **transposed)
 
     def layer_norm_blocks(self, dim: int) -> int:
         """Blocks of a multiprocessor in the backward pass of LayerNorm: more would spill."""
@@ -156,8 +156,8 @@ class KernelSources:
 
     def layer_norm(self, dim: int, *, fp8: bool = False) -> Source:
         sizes = {"DIM": dim, "WARPS": row_warps(dim), "BLOCKS": self.layer_norm_blocks(dim)}
-        turned = {"FP8": int(fp8), "TOKENS": turned_tokens(dim)}
-        return self.source("layer_norm", ADDING_WARPS=ADDING_WARPS, **sizes, **turned)
+        transposed = {"FP8": int(fp8), "TOKENS": transposed_tokens(dim)}
+        return self.source("layer_norm", ADDING_WARPS=ADDING_WARPS, **sizes, **transposed)
 
     @functools.cache  # noqa: B019 (an engine's own, and few)
     def elementwise(self, name: str, ffn: int) -> Source:
@@ -168,7 +168,7 @@ class KernelSources:
 
     def gpt2(self, dim: int, heads: int, ffn: int) -> list[Source]:
         """The kernels that a GPT-2 of these sizes has beside those of `all`."""
-        copying = not self.exact and dim % TURNED_MULTIPLE == 0
+        copying = not self.exact and dim % TRANSPOSED_MULTIPLE == 0
         starts = dim, 2 * dim, 0
         decoding = DecodingSizes(dim, ffn, heads, heads, dim // heads, *starts, gpt2=True)
         row_counts = [rows for rows in (1, 4) if rows <= most_rows(decoding, self.itemsize)]
@@ -197,7 +197,7 @@ class KernelSources:
 
     def quantizing(self, dim: int, vocab_size: int) -> list[Source]:
         """The kernels that write copies in e4m3, of which `all` lists the others."""
-        norm = [self.rms_norm(dim, fp8=True)] if dim % TURNED_MULTIPLE == 0 else []
+        norm = [self.rms_norm(dim, fp8=True)] if dim % TRANSPOSED_MULTIPLE == 0 else []
         return [*norm, self.cross_entropy(vocab_size, fp8=True)]
 
     def fp8(self) -> Source:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from nanoeuler.backend.cuda.fp8 import NOT_QUANTIZED, Fp8, Quantized
 from nanoeuler.backend.cuda.fused_linear import Factors
-from nanoeuler.backend.cuda.kernel_sources import TURNED_MULTIPLE, turned_tokens
+from nanoeuler.backend.cuda.kernel_sources import TRANSPOSED_MULTIPLE, transposed_tokens
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import Array
 
@@ -42,19 +42,19 @@ class QuantizedOps(Backend):
         First the destination of its recomputed output, or None. Then the copy of dx, the
         destination of a transposed copy, and if that is the output's, its slot.
         """
-        turns = dx_ND.shape[1] % TURNED_MULTIPLE == 0
+        turns = dx_ND.shape[1] % TRANSPOSED_MULTIPLE == 0
         copy = self.copy_of("dx", dx_ND) if turns else NOT_QUANTIZED
         if self.fp8 is None or copy.values is None:
             return out_ND, (None,) * 4, 0
         across, out_slot = None, None
         if self.fp8.awaits_input and out_ND is not None:
-            across, out_slot = self.fp8.turned_output("normed", out_ND)
+            across, out_slot = self.fp8.transposed_output("normed", out_ND)
             out_ND = None if self.fp8.ready else out_ND
         else:
-            across, _ = self.fp8.turned_output("dx turned", dx_ND, copy.slot)
+            across, _ = self.fp8.transposed_output("dx transposed", dx_ND, copy.slot)
         self.fp8.awaits_input = False
         width = dx_ND.shape[1]
-        return out_ND, (*copy, across, out_slot), turned_tokens(width) * width
+        return out_ND, (*copy, across, out_slot), transposed_tokens(width) * width
 
     def copies_of_mlp(
         self, kind: str, packed_NO: Array, out_NF: Array, dx_ND: Array, weight_DF: Array
@@ -71,8 +71,8 @@ class QuantizedOps(Backend):
         copy = self.copy_of(kind, packed_NO, wide=True)
         if copy.values is None:
             return None
-        across = fp8.turned_output(f"{kind} turned", packed_NO, copy.slot)
-        hidden = fp8.turned_output("hidden again", out_NF, in_place=True)
+        across = fp8.transposed_output(f"{kind} transposed", packed_NO, copy.slot)
+        hidden = fp8.transposed_output("hidden again", out_NF, in_place=True)
         fp8.awaits_input = True
         return factors, (copy, across, hidden)
 
@@ -85,9 +85,9 @@ class QuantizedOps(Backend):
         """The factors of x Wᵀ, or with `across` of x W, where both are there in e4m3."""
         return self.fp8.operands(x_NI, weight, across=across) if self.fp8 else None
 
-    def turned_factors(self, dout_NO: Array, x_NI: Array) -> Factors | None:
+    def transposed_factors(self, dout_NO: Array, x_NI: Array) -> Factors | None:
         """The factors of doutᵀ x, where both are there with the tokens last."""
-        return self.fp8.turned_operands(dout_NO, x_NI) if self.fp8 else None
+        return self.fp8.transposed_operands(dout_NO, x_NI) if self.fp8 else None
 
     def multiply_rows(
         self,
@@ -138,7 +138,7 @@ class QuantizedOps(Backend):
         self, dout_NO: Array, x_NI: Array, dweight_OI: Array, *, accumulate: bool, scale: float = 1
     ) -> None:
         add = dweight_OI if accumulate else None
-        factors = self.turned_factors(dout_NO, x_NI)
+        factors = self.transposed_factors(dout_NO, x_NI)
         if factors is None:
             self.products.multiply(dout_NO, True, x_NI, False, dweight_OI, scale, add)
         else:

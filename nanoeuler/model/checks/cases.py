@@ -1,4 +1,4 @@
-"""What the checks go through: elementwise ops, and small models of every form."""
+"""Cases of the checks: elementwise ops, and small models of every form."""
 
 from typing import Any
 

@@ -31,7 +31,7 @@ EXACT_SUMS = 5e-4
 
 CONFIG = ModelConfig.from_dict({"preset": "base", "layers": 1, "mtp_heads": 2})
 N, T = 4608, 512  # whole rows, and no whole number of clusters of tiles
-TURNED = np.array([token // 2 + token % 2 * 8 for token in range(16)])
+TRANSPOSED = np.array([token // 2 + token % 2 * 8 for token in range(16)])
 """Which of 16 tokens lies at each of 16 places of a copy with the tokens last."""
 
 
@@ -89,12 +89,12 @@ class Trial:
     def copy(self, array):
         return self.decoded(self.fp8.operand(array))
 
-    def turned(self, array):
+    def transposed(self, array):
         """A copy with the tokens last, as rows of tokens."""
-        turned = self.decoded(self.fp8.turned[array.data.ptr])
-        values = np.empty_like(turned)
-        tokens = np.arange(turned.shape[1])
-        values[:, tokens // 16 * 16 + TURNED[tokens % 16]] = turned
+        transposed = self.decoded(self.fp8.transposed[array.data.ptr])
+        values = np.empty_like(transposed)
+        tokens = np.arange(transposed.shape[1])
+        values[:, tokens // 16 * 16 + TRANSPOSED[tokens % 16]] = transposed
         return values.T
 
     def weight(self, array):
@@ -112,7 +112,7 @@ def trial():
     return Trial()
 
 
-def test_weights_are_rounded_to_e4m3_and_turned(trial):
+def test_weights_are_rounded_to_e4m3_and_transposed(trial):
     trial.run(lambda: None)
     assert len(trial.fp8.weights) == 5
     for array in (trial.attention.query_key_value, trial.mlp.down, trial.weights.heads):
@@ -132,7 +132,7 @@ def norm_of(trial, x):
     return RmsNorm(x, weight, 1e-5, trial.empty(N, 768), trial.ops.empty((N,)))
 
 
-def test_norms_and_their_gradients_are_copied_and_turned(trial):
+def test_norms_and_their_gradients_are_copied_and_transposed(trial):
     norm, dout = norm_of(trial, trial.array(N, 768)), trial.array(N, 768, scale=1e-4)
     before = trial.host(trial.array(N, 768, scale=1e-4))
     dx, normed = trial.empty(N, 768), trial.empty(N, 768)
@@ -157,10 +157,10 @@ def test_norms_and_their_gradients_are_copied_and_turned(trial):
         # dx was rounded to bfloat16 on its way in, and is the small sum of larger terms
         assert error(trial.copy(dx), expected) <= 3e-2
         if awaits_input:
-            slot = trial.fp8.turned[normed.data.ptr].slot
-            trial.assert_rounded(trial.turned(normed), out, slot, 2**-9)
+            slot = trial.fp8.transposed[normed.data.ptr].slot
+            trial.assert_rounded(trial.transposed(normed), out, slot, 2**-9)
         else:
-            assert np.array_equal(trial.turned(dx), trial.copy(dx))
+            assert np.array_equal(trial.transposed(dx), trial.copy(dx))
             assert error(trial.host(normed), out) <= 2**-9
 
 
@@ -223,14 +223,14 @@ def test_an_mlp_and_the_gradients_of_its_weights_are_those_of_the_copies(trial):
         ops.rms_norm_backward(dout, norm, fresh)
         ops.linear_swiglu_backward(dx, trial.mlp.down, 0.5, product, hidden)
         if fp8.ready:
-            forward["dx"], forward["turned"] = trial.copy(dx), trial.turned(hidden)
+            forward["dx"], forward["transposed"] = trial.copy(dx), trial.transposed(hidden)
             forward["dpacked"] = trial.copy(packed)
-            assert np.array_equal(trial.turned(packed), forward["dpacked"])
+            assert np.array_equal(trial.transposed(packed), forward["dpacked"])
         ops.linear_backward_weight(dx, hidden, ddown, accumulate=False, scale=0.5)
         ops.linear_backward_input(packed, trial.mlp.gate_up, dhidden)
         ops.rms_norm_backward(dout, norm, fresh._replace(add_to_dx=True, out_ND=dhidden))
         if fp8.ready:
-            forward["normed"] = trial.turned(dhidden)
+            forward["normed"] = trial.transposed(dhidden)
         ops.linear_backward_weight(packed, dhidden, dgate_up, accumulate=False)
 
     trial.run(work)
@@ -241,14 +241,14 @@ def test_an_mlp_and_the_gradients_of_its_weights_are_those_of_the_copies(trial):
     reference.swiglu(*parts, exact)
     slots = trial.fp8.slots[[trial.fp8.names[name] for name in ("hidden 0", "hidden again 0")]]
     trial.assert_rounded(forward["hidden"], exact, slots[0], 1e-4)  # fast exponentials
-    trial.assert_rounded(forward["turned"], exact, slots[1], 1e-4)
+    trial.assert_rounded(forward["transposed"], exact, slots[1], 1e-4)
     gradient = 0.5 * forward["dx"] @ trial.weight(trial.mlp.down)
     dparts = np.empty((N, 4096))
     reference.swiglu_backward(gradient, *parts, dparts[:, gate], dparts[:, up])
     # e4m3 rounds each by up to 2⁻⁴, evenly spread: 2⁻⁴ / √6 in the mean square at most
     assert error(forward["dpacked"], dparts) <= 2.8e-2
     found = trial.host(ddown)
-    assert error(found, 0.5 * forward["dx"].T @ forward["turned"]) <= EXACT_SUMS
+    assert error(found, 0.5 * forward["dx"].T @ forward["transposed"]) <= EXACT_SUMS
     assert error(trial.host(dgate_up), forward["dpacked"].T @ forward["normed"]) <= EXACT_SUMS
 
 

@@ -39,7 +39,7 @@ def test_every_matrix_is_quantized_and_no_bias(trial):
     assert trial.fp8.all_but == trial.weights.final_norm.data.ptr
 
 
-def test_norms_behind_a_step_and_their_gradients_are_copied_and_turned(trial):
+def test_norms_behind_a_step_and_their_gradients_are_copied_and_transposed(trial):
     x, delta, dout = trial.array(N, D), trial.array(N, D), trial.array(N, D, scale=1e-4)
     constant = trial.array(D)
     norm = norm_of(trial, trial.empty(N, D))
@@ -67,11 +67,11 @@ def test_norms_behind_a_step_and_their_gradients_are_copied_and_turned(trial):
         for found, sums in zip(gradients, wanted, strict=True):
             assert error(trial.host(found), sums) <= 1e-5
         if awaits_input:
-            turned = trial.fp8.turned[normed.data.ptr]
+            transposed = trial.fp8.transposed[normed.data.ptr]
             # 1/r and the sums of 768 terms are float32
-            trial.assert_rounded(trial.turned(normed), exact.out_ND, turned.slot, 1e-5)
+            trial.assert_rounded(trial.transposed(normed), exact.out_ND, transposed.slot, 1e-5)
         else:
-            assert np.array_equal(trial.turned(dx), trial.copy(dx))
+            assert np.array_equal(trial.transposed(dx), trial.copy(dx))
             assert error(trial.host(normed), exact.out_ND) <= 2**-9
 
 
@@ -124,23 +124,23 @@ def test_an_mlp_and_the_gradients_of_its_weights_and_biases_are_those_of_the_cop
         ops.layer_norm_backward(dout, norm, fresh)
         ops.linear_gelu_backward(dx, mlp.down, 0.5, up, hidden)
         if fp8.ready:
-            found["dx"], found["turned"] = trial.copy(dx), trial.turned(hidden)
+            found["dx"], found["transposed"] = trial.copy(dx), trial.transposed(hidden)
             found["dup"] = trial.copy(up)
-            assert np.array_equal(trial.turned(up), found["dup"])
+            assert np.array_equal(trial.transposed(up), found["dup"])
         for accumulate in (False, True):
             if accumulate:  # the same once more
                 ops.layer_norm_backward(dout, norm, fresh)
                 if fp8.ready:
-                    ops.fp8.turned[hidden.data.ptr] = found["kept"]
+                    ops.fp8.transposed[hidden.data.ptr] = found["kept"]
             elif fp8.ready:
-                found["kept"] = fp8.turned[hidden.data.ptr]
+                found["kept"] = fp8.transposed[hidden.data.ptr]
             arrays = dx, hidden, ddown, down_bias
             ops.linear_bias_backward(*arrays, accumulate=accumulate, scale=0.5)
         fp8.awaits_input = True
         ops.linear_backward_input(up, mlp.up, dhidden)
         ops.layer_norm_backward(dout, norm, fresh._replace(add_to_dx=True, out_ND=dhidden))
         if fp8.ready:
-            found["normed"] = trial.turned(dhidden)
+            found["normed"] = trial.transposed(dhidden)
         ops.linear_bias_backward(up, dhidden, dup, up_bias, accumulate=False)
 
     trial.run(work)
@@ -150,12 +150,12 @@ def test_an_mlp_and_the_gradients_of_its_weights_and_biases_are_those_of_the_cop
     REFERENCE.gelu(found["up"], exact)
     slots = trial.fp8.slots[[trial.fp8.names[name] for name in ("hidden 0", "hidden again 0")]]
     trial.assert_rounded(found["hidden"], exact, slots[0], 1e-4)  # fast exponentials
-    trial.assert_rounded(found["turned"], exact, slots[1], 1e-4)
+    trial.assert_rounded(found["transposed"], exact, slots[1], 1e-4)
     gradient, dexact = 0.5 * found["dx"] @ trial.weight(mlp.down), np.empty((N, F))
     REFERENCE.gelu_backward(gradient, found["up"], dexact)
     # e4m3 rounds each by up to 2⁻⁴, evenly spread: 2⁻⁴ / √6 in the mean square at most
     assert error(found["dup"], dexact) <= 2.8e-2
-    assert error(trial.host(ddown), 2 * 0.5 * found["dx"].T @ found["turned"]) <= EXACT_SUMS
+    assert error(trial.host(ddown), 2 * 0.5 * found["dx"].T @ found["transposed"]) <= EXACT_SUMS
     assert error(trial.host(dup), found["dup"].T @ found["normed"]) <= EXACT_SUMS
     # sums of exact numbers in float32
     assert error(trial.host(down_bias), 2 * 0.5 * found["dx"].sum(0)) <= 1e-5

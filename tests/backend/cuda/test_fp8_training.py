@@ -121,7 +121,7 @@ def old_weights(ops, monkeypatch):
 
 def other_tokens(ops, monkeypatch):
     """A gradient of a weight pairs tokens with their neighbours."""
-    operands = ops.fp8.turned_operands
+    operands = ops.fp8.transposed_operands
 
     def mistaken(dout, x):
         pair = operands(dout, x)
@@ -129,7 +129,7 @@ def other_tokens(ops, monkeypatch):
             pair[0].values[...] = pair[0].values[:, ::-1].copy()
         return pair
 
-    monkeypatch.setattr(ops.fp8, "turned_operands", mistaken)
+    monkeypatch.setattr(ops.fp8, "transposed_operands", mistaken)
 
 
 def no_bias(ops, monkeypatch):
@@ -147,7 +147,7 @@ def scaled_bias_gradient(ops, monkeypatch):
     launch = ops.launch
 
     def mistaken(source, kernel, grid, threads, *arguments, **options):
-        if kernel == "bias_backward_turned":
+        if kernel == "bias_backward_transposed":
             arguments = arguments[0], arguments[1][1:], *arguments[2:]
         launch(source, kernel, grid, threads, *arguments, **options)
 
