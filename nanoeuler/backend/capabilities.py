@@ -116,7 +116,7 @@ class ChoosingBackend(Backend):
         """
 
     @abstractmethod
-    def keep_right(
+    def accept_drafts(
         self,
         chosen_BT: Array,
         drafts_BM: Array,

@@ -479,7 +479,7 @@ class ReferenceBackend(Backend):
                 return text_N[start + np.arange(count) % (N - start)]
         return text_N[:0]
 
-    def keep_right(
+    def accept_drafts(
         self,
         chosen_BT: Array,
         drafts_BM: Array,
@@ -489,13 +489,13 @@ class ReferenceBackend(Backend):
         draws_B: Array,
         last_BD: Array,
     ) -> None:
-        """Of the tokens chosen behind a token and its drafts, keep those behind right drafts.
+        """Verify drafts: accept the longest correct prefix and the token after it.
 
-        `chosen[b, t]` was chosen behind `drafts[b, t − 1]` and those in front of it, and `drafts[b,
-        t]` guessed it. The first r drafts of a row are right, so r + 1 tokens are kept, and −2
-        replaces the others. `tokens` becomes the last one kept, or 0 where that is −1 (its logits
-        were not finite); `last` its row of x, which has T rows for each b. `lengths` and `draws`
-        grow by the tokens kept.
+        `chosen[b, t]` was sampled behind `drafts[b, t − 1]` and those in front of it; `drafts[b,
+        t]` guessed it. The first r drafts of a row are right, so r + 1 tokens are accepted, and −2
+        replaces the others. `tokens` becomes the last one accepted, or 0 where that is −1 (its
+        logits were not finite); `last` its row of x, which has T rows for each b. `lengths` and
+        `draws` grow by the tokens accepted.
         """
         B, T = chosen_BT.shape
         right_B = np.cumprod(chosen_BT[:, :-1] == drafts_BM, axis=1).sum(axis=1)

@@ -283,7 +283,7 @@ def merge() -> list[Call]:
     return [Call("replace", (symbols, pair, 9)) for symbols, pair in zip(texts, pairs, strict=True)]
 
 
-def keep_right() -> list[Call]:
+def accept_drafts() -> list[Call]:
     """None, one, and all of three drafts are right; behind the one comes a wrong and a right one.
 
     Three rows, four places each.
@@ -293,7 +293,7 @@ def keep_right() -> list[Call]:
     x = normal(12, D)
     counts = np.array([3, 4, 5], np.int32), np.array([10, 20, 30], np.int32)
     tokens = np.array([8, 8, 8], np.int32)
-    return [Call("keep_right", (chosen, drafts, x, tokens, *counts, normal(3, D)))]
+    return [Call("accept_drafts", (chosen, drafts, x, tokens, *counts, normal(3, D)))]
 
 
 TRIALS = {
@@ -311,7 +311,7 @@ TRIALS = {
     "cross_entropy": Trial(("cross_entropy", "cross_entropy_backward"), cross_entropy),
     "adamw": Trial(("adamw_run",), adamw),
     "muon": Trial(("orthogonalize",), muon),
-    "keep_right": Trial(("keep_right",), keep_right),
+    "accept_drafts": Trial(("accept_drafts",), accept_drafts),
     "loss_weights": Trial(("loss_weights",), loss_weights, streams, owner=None),
     "preference": Trial(("preference",), preference),
 }

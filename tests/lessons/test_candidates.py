@@ -318,7 +318,7 @@ def test_what_to_write_is_printed_as_a_file_to_fill_in(command, check, op):
     ("op", "told"),
     [
         ("adamw", ["v̂ = v / (1 − β₂ᵗ)", "#     decays: bool", "scalars`: whether to update"]),
-        ("keep_right", ["−2", "guessed it"]),
+        ("accept_drafts", ["−2", "guessed it"]),
         ("muon", ["x ← a x + (b G + c G²) x"]),
         ("preference", ["log σ(z)", "#     scales_RP2: Array  # β, or β per token"]),
         ("rope", ["x[i + E/2]"]),

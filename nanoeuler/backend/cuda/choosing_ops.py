@@ -66,7 +66,7 @@ class ChoosingOps(ChoosingBackend):
         arguments = *inputs, text, *outputs, drafted_BH.shape[1], text_BS.shape[1]
         self.launch(self.sources.drafts(T), "lay_out", B, ELEMENTWISE_THREADS, *arguments)
 
-    def keep_right(
+    def accept_drafts(
         self,
         chosen_BT: Array,
         drafts_BM: Array,
@@ -79,4 +79,4 @@ class ChoosingOps(ChoosingBackend):
         B, T = chosen_BT.shape
         arrays = chosen_BT, drafts_BM, x_ND, tokens_B, lengths_B, draws_B, last_BD
         arguments = *arrays, x_ND.shape[1]
-        self.launch(self.sources.drafts(T), "keep_right", B, ELEMENTWISE_THREADS, *arguments)
+        self.launch(self.sources.drafts(T), "accept_drafts", B, ELEMENTWISE_THREADS, *arguments)

@@ -7,12 +7,12 @@
 //             out: drafts (B, TOKENS − 1) int: what followed the last tokens where they stood in
 //             the text before, or else those of the heads, and zeros; ids, positions (B, TOKENS)
 //             int, counters (B, TOKENS) int64 of each of its tokens
-// keep_right  in: chosen (B, TOKENS) int, what was chosen behind each; drafts; x (B · TOKENS, D)
+// accept_drafts  in: chosen (B, TOKENS) int, what was chosen behind each; drafts; x (B · TOKENS, D)
 //             RESIDUAL behind the last block
 //             out: chosen, where −2 stands for what lies behind a wrong draft; tokens, the last one
 //             kept (0 for −1); lengths and draws, which count the kept ones; last (B, D)
 //             RESIDUAL, what the last one was chosen from
-// bytes: keep_right: 2 · B · D · residual
+// bytes: accept_drafts: 2 · B · D · residual
 //
 // Compiled in: THREADS of a block, TOKENS; LEAST and MOST, how many of a text's last tokens are
 // looked for.
@@ -57,7 +57,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
 // A block takes a sequence.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    keep_right(int* chosen, const int* drafts, const RESIDUAL* x, int* tokens, int* lengths,
+    accept_drafts(int* chosen, const int* drafts, const RESIDUAL* x, int* tokens, int* lengths,
         long long* draws, RESIDUAL* last, int dim) {
     const int b = blockIdx.x;
     chosen += b * TOKENS, drafts += b * DRAFTS;

@@ -241,7 +241,7 @@ class DraftingSampler(DeviceLoop):
         )
         backend.choose(self.logits, self.allowed, settings, counters, sampled, unused, None)
         kept = tokens, lengths, draws, self.last.x_ND
-        backend.keep_right(self.sampled, self.drafts, final.x_ND, *kept)
+        backend.accept_drafts(self.sampled, self.drafts, final.x_ND, *kept)
         if drafted.size:
             backend.next_logits(self.last, self.mtp_heads, self.mtp_logits)
             logits = self.mtp_logits.reshape(-1, model.heads.rows)

@@ -145,7 +145,7 @@ def test_the_device_lays_out_and_keeps_what_the_specification_does():
             ops.lay_out_drafts(*a, drafts, *laid_out)
             behind = ops.from_host(chosen.copy(), np.int32)
             last, kept = ops.zeros((B, D), np.float32), (a[0], a[3], a[4])
-            ops.keep_right(behind, drafts, ops.from_host(x, np.float32), *kept, last)
+            ops.accept_drafts(behind, drafts, ops.from_host(x, np.float32), *kept, last)
             arrays = a[2], drafts, *laid_out, behind, *kept, last
             outputs.append([ops.to_host(array).copy() for array in arrays])
         for ours, theirs in zip(*outputs, strict=True):
