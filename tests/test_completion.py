@@ -20,7 +20,7 @@ BASH = shutil.which("bash")
         ("chat results/demo --te", {"--temperature"}),
         ("info --device ", {"auto", "cpu", "cuda", "reference"}),
         ("run config/small.yaml sft", {"sft", "sft_scratch"}),
-        ("check --op k", {"accept_drafts"}),
+        ("check --op ac", {"accept_drafts"}),
         ("gutenberg fe", {"fetch"}),
         ("completion ", {"bash", "zsh"} | {f"{dash}" for dash in ("-h", "--help", "--log")}),
         ("nonsense x", set()),
