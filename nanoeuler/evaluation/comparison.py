@@ -9,7 +9,7 @@ from typing import Any
 
 from nanoeuler.evaluation import shapes
 from nanoeuler.evaluation.formats import NARROW, markdown_cell
-from nanoeuler.evaluation.scores import head_lines, score_lines
+from nanoeuler.evaluation.scores import head_lines, score_lines, without
 from nanoeuler.storage.files import read_json
 from nanoeuler.storage.integrity import Origin, check_seal
 from nanoeuler.storage.shape import check_shape
@@ -63,13 +63,9 @@ def scores(evaluations: Mapping[str, Evaluation]) -> dict[str, dict[str, Any]]:
         name: {
             **{key: each.get(key) for key in ("stage", "parameters", "held_out", "chat")},
             "tasks": {
-                task: {key: value for key, value in score.items() if key != "groups"}
-                for task, score in (each.get("tasks") or {}).items()
+                task: without(score, "groups") for task, score in (each.get("tasks") or {}).items()
             },
-            "answers": {
-                key: value for key, value in (each.get("answers") or {}).items() if key != "replies"
-            }
-            or None,
+            "answers": without(each["answers"], "replies") if each.get("answers") else None,
         }
         for name, each in evaluations.items()
     }

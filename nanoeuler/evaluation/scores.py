@@ -152,6 +152,10 @@ def at(values: Sequence[Any], *path: str) -> list[Any]:
     return list(values)
 
 
+def without(values: Json, key: str) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name != key}
+
+
 def names_in(evaluations: Sequence[Json], section: str) -> list[str]:
     """The keys of a section over all evaluations, in order of appearance."""
     return list(dict.fromkeys(name for each in at(evaluations, section) for name in each or ()))

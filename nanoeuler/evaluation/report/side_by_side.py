@@ -4,7 +4,7 @@ nanoeuler report results/small results/medium --output comparison.html
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from nanoeuler.evaluation.formats import (
     decimals,
     duration,
     enumeration,
-    percent,
     short_count,
     stage_name,
     with_commas,
@@ -32,7 +31,7 @@ from nanoeuler.evaluation.report.training import (
     time_axis,
     validation_series,
 )
-from nanoeuler.evaluation.scores import Row, names_in, score_lines, score_rows
+from nanoeuler.evaluation.scores import Line, Row, names_in, score_lines, score_rows
 
 COLOURS = 5
 """In the palette: a sixth run has the first one's colour again."""
@@ -201,17 +200,13 @@ def differences(runs: Mapping[str, Run], stages: list[str]) -> list[Row]:
 
 def cost_rows(stages: list[Stage]) -> list[Row]:
     """The cost of training, by run."""
-    rows = []
-
-    def add(title: str, values: list[float | None], show: Callable[[float], str]) -> None:
-        if any(values):
-            rows.append([title, *(show(value) if value else "–" for value in values), "–"])
-
-    add("tokens read in training", [stage.last.get("tokens") for stage in stages], short_count)
-    add("training time", [stage.last.get("seconds") for stage in stages], duration)
-    add("tokens per second", [stage.tokens_per_second for stage in stages], with_commas)
-    add("MFU", [stage.mfu for stage in stages], percent)
-    return rows
+    lines = (
+        Line("tokens read in training", [each.last.get("tokens") for each in stages], short_count),
+        Line("training time", [each.last.get("seconds") for each in stages], duration),
+        Line("tokens per second", [each.tokens_per_second for each in stages], with_commas),
+        Line("MFU", [each.mfu for each in stages]),
+    )
+    return [line.row for line in lines if any(line.values)]
 
 
 # ---- curves

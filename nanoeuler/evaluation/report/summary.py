@@ -1,6 +1,7 @@
 """A run in one JSON object, for machines: results/<run>/metrics.json."""
 
 from nanoeuler.evaluation.report.gather import Json, Run, Stage
+from nanoeuler.evaluation.scores import without
 
 
 def summarise(run: Run) -> Json:
@@ -45,10 +46,6 @@ def summarise_stage(stage: Stage) -> Json:
         "fingerprint": stage.header.get("fingerprint"),
         "provenance": evaluation.get("provenance", stage.header.get("provenance")),
     }
-
-
-def without(values: Json, key: str) -> Json:
-    return {name: value for name, value in values.items() if name != key}
 
 
 def summarise_gradients(gradients: Json | None) -> Json | None:
