@@ -303,8 +303,8 @@ def preload() -> None:
     import nanoeuler.corpus.assemble
     import nanoeuler.evaluation.evaluate
     import nanoeuler.tokenizer.stages
-    import nanoeuler.training.dpo
-    import nanoeuler.training.sft  # noqa: F401
+    import nanoeuler.training.stages.dpo
+    import nanoeuler.training.stages.sft  # noqa: F401
 
 
 if __name__ == "__main__":

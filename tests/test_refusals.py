@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nanoeuler.config import load
-from nanoeuler.config.stages import config_argument
+from nanoeuler.config.rules import config_argument
 from nanoeuler.errors import UserError
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.tokenizer import tokenizer_json

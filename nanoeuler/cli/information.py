@@ -88,7 +88,8 @@ def run_info(options: argparse.Namespace) -> None:
 def model_config(options: argparse.Namespace) -> "ModelConfig":
     """The configuration of `--model` or `--config`."""
     from nanoeuler.config import load
-    from nanoeuler.model.files import find_model, load_config
+    from nanoeuler.inference.finding import find_model
+    from nanoeuler.model.files import load_config
 
     if options.model:
         return load_config(find_model(Path(options.model)))

@@ -43,7 +43,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 
 def model_folder(options: argparse.Namespace) -> Path:
     """The model folder that was asked for. Raises `UserError` unless it was given once."""
-    from nanoeuler.model.files import find_model
+    from nanoeuler.inference.finding import find_model
 
     given = [folder for folder in (options.folder, options.model) if folder is not None]
     if len(given) == 1:

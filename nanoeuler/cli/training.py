@@ -1,7 +1,7 @@
-"""Subcommands that train: `pretrain`, `sft` and `dpo`; and `fit`, what the last two will read."""
+"""Subcommands that train, one for each stage; and `fit`: how much of their records fits."""
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from nanoeuler import log
 from nanoeuler.cli.options import (
-    Handler,
     add_config,
     add_device,
     add_optional_path,
@@ -18,11 +17,12 @@ from nanoeuler.cli.options import (
     add_shared_gpus,
     finish,
 )
+from nanoeuler.config.stages import BY_SECTION, RECORD_STAGES
+from nanoeuler.config.stages.stage import Stage
 from nanoeuler.errors import UserError
 
 if TYPE_CHECKING:
     from nanoeuler.backend.ops import Backend
-    from nanoeuler.config.settings import Training
     from nanoeuler.training.distributed.group import Group
 
 
@@ -31,63 +31,44 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser = subparsers.add_parser(
         "fit",
         help="say how many records and pairs the context will hold, before any training",
-        description="Say how many instruction records and preference pairs fit into the context, "
-        "and fail when that is less than sft.minimum_fit_share or dpo.minimum_fit_share.",
+        description="Say how many records of each stage fit into the context, and fail when that "
+        "is less than its minimum_fit_share.",
     )
-    add_config(parser, "model.context and the sections sft and dpo")
+    sections = " and ".join(stage.section for stage in RECORD_STAGES.values())
+    add_config(parser, f"model.context and the sections {sections}")
     add_path(parser, "--tokenizer", "FILE", "tokenizer.json")
-    for kind in ("instructions", "preferences"):
+    for kind in RECORD_STAGES:
         add_optional_path(parser, f"--{kind}", "MANIFEST", f"manifest.json of the {kind}")
     add_path(parser, "--output", "FILE", "JSON file for the counts")
     finish(parser, run_fit)
 
+    for stage in BY_SECTION.values():
+        add_stage(subparsers, stage)
+
+
+def add_stage(subparsers: argparse._SubParsersAction, stage: Stage) -> None:
+    """Add the subcommand of a stage."""
     parser = subparsers.add_parser(
-        "pretrain",
-        help="train a model on token shards",
-        description="Train a model on token shards; resumes where it stopped.",
+        stage.section,
+        help=stage.help,
+        description=f"{stage.help.capitalize()}; resumes where it stopped.",
     )
-    add_path(parser, "--tokens", "MANIFEST", "manifest.json of the token shards")
-    add_common(parser, "pretrain", run_pretrain)
-
-    parser = subparsers.add_parser(
-        "sft",
-        help="tune a model on instructions",
-        description="Tune a model on instructions; resumes where it stopped.",
-    )
-    add_path(parser, "--instructions", "MANIFEST", "manifest.json of the instruction records")
-    add_optional_path(
-        parser, "--preferences", "MANIFEST", "pairs whose held-out prompts are not to be learned"
-    )
-    add_optional_path(
-        parser,
-        "--parent",
-        "DIR",
-        "model to start from; without it (and without sft.init_from) the weights are random",
-    )
-    add_common(parser, "sft", run_sft)
-
-    parser = subparsers.add_parser(
-        "dpo",
-        help="align a model with preferences",
-        description="Align a model with preference pairs; resumes where it stopped.",
-    )
-    add_path(parser, "--preferences", "MANIFEST", "manifest.json of the preference pairs")
-    add_optional_path(
-        parser, "--instructions", "MANIFEST", "records whose held-out prompts are not to be learned"
-    )
-    add_optional_path(
-        parser,
-        "--parent",
-        "DIR",
-        "model to start from, which is the reference too (default: dpo.init_from)",
-    )
-    add_common(parser, "dpo", run_dpo)
-
-
-def add_common(parser: argparse.ArgumentParser, stage: str, handler: Handler) -> None:
-    add_config(parser, f"the sections seed, model and {stage}")
+    if stage.records:
+        own = stage.records.kind
+        add_path(parser, f"--{own}", "MANIFEST", f"manifest.json of the {stage.records.noun}")
+        for kind in RECORD_STAGES:
+            if kind != own:
+                meaning = f"manifest.json of {kind} whose held-out prompts are not to be learned"
+                add_optional_path(parser, f"--{kind}", "MANIFEST", meaning)
+    else:
+        add_path(parser, "--tokens", "MANIFEST", "manifest.json of the token shards")
+    if stage.parents:
+        meaning = f"model to start from (default: {stage.section}.init_from"
+        meaning += ")" if stage.needs_parent else "; without either the weights are random)"
+        add_optional_path(parser, "--parent", "DIR", meaning)
+    add_config(parser, f"the sections seed, model and {stage.section}")
     add_path(parser, "--tokenizer", "FILE", "tokenizer.json")
-    add_path(parser, "--output", "DIR", f"folder of the stage, such as results/demo/{stage}")
+    add_path(parser, "--output", "DIR", f"folder of the stage, such as results/demo/{stage.name}")
     add_device(parser)
     add_shared_gpus(parser)
     add_ranks(parser)
@@ -98,7 +79,7 @@ def add_common(parser: argparse.ArgumentParser, stage: str, handler: Handler) ->
         "compute with the ops that this file defines instead of the specification's (slow; for "
         "docs/lessons)",
     )
-    finish(parser, handler)
+    finish(parser, partial(run_stage, stage))
 
 
 def run_fit(options: argparse.Namespace) -> int:
@@ -106,52 +87,57 @@ def run_fit(options: argparse.Namespace) -> int:
     from nanoeuler.storage.files import write_json
     from nanoeuler.training.fit import check_fit
 
-    given = options.tokenizer, options.instructions, options.preferences
-    write_json(options.output, check_fit(load(options.config), *given))
+    counts = check_fit(load(options.config), options.tokenizer, records_in(options))
+    write_json(options.output, counts)
     return 0
 
 
-def run_pretrain(options: argparse.Namespace) -> int:
+def records_in(options: argparse.Namespace) -> dict[str, Path]:
+    """The manifests of records that were given, by their kinds."""
+    given = {kind: getattr(options, kind, None) for kind in RECORD_STAGES}
+    return {kind: manifest for kind, manifest in given.items() if manifest}
+
+
+def run_stage(stage: Stage, options: argparse.Namespace) -> int:
+    """Train a stage, on the engine of `--device` with the number formats of its settings.
+
+    A stop by a signal ends with the status that shells expect.
+    """
     from nanoeuler.config import load
-    from nanoeuler.config.settings import Pretrain
-    from nanoeuler.training.pretrain import pretrain
+    from nanoeuler.lessons.candidate import explained
+    from nanoeuler.storage.folders import require_ours
+    from nanoeuler.training.distributed.ranks import connected
+    from nanoeuler.training.loop import train
+    from nanoeuler.training.stages import module_of
+    from nanoeuler.training.stages.inputs import Inputs
+    from nanoeuler.training.stopping import Stopped
 
     config = load(options.config)
-    given = config, options.tokens, options.tokenizer, options.output
-    return run(options, Pretrain.read(config["pretrain"]), partial(pretrain, *given))
-
-
-def run_sft(options: argparse.Namespace) -> int:
-    from nanoeuler.config import load
-    from nanoeuler.config.settings import Sft
-    from nanoeuler.training.sft import sft
-
-    config = load(options.config)
-    settings = Sft.read(config["sft"])
-    parent = choose_parent(options, settings)
-    given = config, options.instructions, options.tokenizer, parent, options.output
-    return run(options, settings, partial(sft, *given, preferences=options.preferences))
-
-
-def run_dpo(options: argparse.Namespace) -> int:
-    from nanoeuler.config import load
-    from nanoeuler.config.settings import Dpo
-    from nanoeuler.training.dpo import dpo
-
-    config = load(options.config)
-    settings = Dpo.read(config["dpo"])
-    parent = choose_parent(options, settings)
-    if parent is None:
+    settings = stage.settings.read(config[stage.section])
+    parent = None
+    if stage.parents:
+        parent = options.parent or (Path(settings.init_from) if settings.init_from else None)
+    if stage.needs_parent and parent is None:
         raise UserError(
-            "dpo starts from a tuned model; give its folder with --parent, or set dpo.init_from"
+            f"{stage.section} starts from a tuned model; give its folder with --parent, or set "
+            f"{stage.section}.init_from"
         )
-    given = config, options.preferences, options.tokenizer, parent, options.output
-    return run(options, settings, partial(dpo, *given, instructions=options.instructions))
-
-
-def choose_parent(options: argparse.Namespace, settings: "Training") -> Path | None:
-    """The folder of `--parent`, or else of the stage's `init_from`."""
-    return options.parent or (Path(settings.init_from) if settings.init_from else None)
+    records = records_in(options)
+    data = records.pop(stage.records.kind) if stage.records else options.tokens
+    inputs = Inputs(config, data, options.tokenizer, options.output, parent, records)
+    require_ours(options.output / "model")
+    try:
+        with group_of(options, options.output) as group:
+            backend = candidate_backend(options, group.size) or engine_of(
+                options, group, settings.precision, settings.residual_precision
+            )
+            with explained(options.candidate) if options.candidate else nullcontext():
+                train(module_of(stage).job(inputs, backend, connected(group, backend)))
+        return 0
+    except Stopped as stopped:
+        how = "" if options.log else "; run the same command again to go on"  # else the workflow's
+        log.line("stopped", f"the state is saved{how}")
+        return 128 + stopped.signal_number
 
 
 def rank_count(options: argparse.Namespace) -> int:
@@ -179,35 +165,6 @@ def rank_count(options: argparse.Namespace) -> int:
         found = log.counted(there, "GPU") if there else "no GPU"
         raise UserError(f"--gpus {gpus}: {found} can be used here; give as many, or 0 for the CPU")
     return gpus
-
-
-def run(
-    options: argparse.Namespace,
-    settings: "Training",
-    stage: "Callable[[Backend, Group], object]",
-) -> int:
-    """Run a training stage, on the engine of `--device` with the number formats of its settings.
-
-    A stop by a signal ends with the status that shells expect.
-    """
-    from nanoeuler.lessons.candidate import explained
-    from nanoeuler.storage.folders import require_ours
-    from nanoeuler.training.distributed.ranks import connected
-    from nanoeuler.training.stopping import Stopped
-
-    require_ours(options.output / "model")
-    try:
-        with group_of(options, options.output) as group:
-            backend = candidate_backend(options, group.size) or engine_of(
-                options, group, settings.precision, settings.residual_precision
-            )
-            with explained(options.candidate) if options.candidate else nullcontext():
-                stage(backend, connected(group, backend))
-        return 0
-    except Stopped as stopped:
-        how = "" if options.log else "; run the same command again to go on"  # else the workflow's
-        log.line("stopped", f"the state is saved{how}")
-        return 128 + stopped.signal_number
 
 
 @contextmanager

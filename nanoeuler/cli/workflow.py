@@ -16,10 +16,11 @@ from typing import Any
 
 from nanoeuler import log
 from nanoeuler.cli.options import finish
+from nanoeuler.config.stages import BY_NAME
 from nanoeuler.errors import UserError, nearest
 from nanoeuler.shipped import HOME, find, find_snakefile
 
-STAGES = ("download", "pretrain", "sft", "sft_scratch", "dpo", "evaluate", "all")
+TARGETS = ("download", *BY_NAME, "evaluate", "all")
 DEFAULT_CONFIG = Path("config/config.yaml")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -38,10 +39,10 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         nargs="*",
         metavar="CONFIG|STAGE",
         help=f"configurations (default {DEFAULT_CONFIG}, the demo; of several, later ones win); "
-        f"and stages: {', '.join(STAGES)} (default all). Behind --, options of Snakemake, such "
+        f"and stages: {', '.join(TARGETS)} (default all). Behind --, options of Snakemake, such "
         "as -n, which only says what would be done",
     )
-    words.completes = STAGES  # for the shell
+    words.completes = TARGETS  # for the shell
     finish(parser, run_run)
 
 
@@ -91,10 +92,10 @@ def check(files: Iterable[str], stages: Iterable[str]) -> None:
             raise UserError(f"{file}: no such file; {meant}")
         read_keys(file)
     for stage in stages:
-        if stage not in STAGES:
-            known = {Path(file).stem: file for file in there} | {name: name for name in STAGES}
+        if stage not in TARGETS:
+            known = {Path(file).stem: file for file in there} | {name: name for name in TARGETS}
             near = nearest(stage, known)
-            meant = f"did you mean {known[near]}?" if near else f"there are {', '.join(STAGES)}"
+            meant = f"did you mean {known[near]}?" if near else f"there are {', '.join(TARGETS)}"
             raise UserError(f"run: there is no stage {stage!r}; {meant}")
 
 

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from nanoeuler.config.inline import read_inline, read_inline_file
 from nanoeuler.shipped import find
 
 
@@ -24,6 +23,8 @@ def load(source: str | Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
     file with such JSON. It holds the sections that the stage reads, resolved already, and is
     returned unchanged. Raises `UserError` for a mistake.
     """
+    from nanoeuler.config.inline import read_inline, read_inline_file
+
     if str(source).startswith("@"):
         return read_inline_file(Path(str(source)[1:]))
     if str(source).lstrip().startswith("{"):

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from nanoeuler import shipped
 from nanoeuler.config.settings import Configuration
 from nanoeuler.config.sources import Sources
+from nanoeuler.config.stages import BY_SECTION, RECORD_STAGES, parent_of
 from nanoeuler.config.validation import check, locate
 from nanoeuler.config.yaml_file import Key, read_keys, read_yaml
 from nanoeuler.corpus.own_text import TextSource, find_files
@@ -116,13 +117,13 @@ def find_inputs(config: Config, find: Callable[[str | None], str | None]) -> Non
         find_text(entry, find) if entry not in ("gutenberg", "fineweb") else entry
         for entry in corpus["sources"]
     ]
-    for stage, data in (("sft", "instructions"), ("dpo", "preferences")):
-        if config[stage][data] not in sources.get(data, {}):
-            config[stage][data] = find(config[stage][data])
+    for kind, stage in RECORD_STAGES.items():
+        if config[stage.section][kind] not in sources.get(kind, {}):
+            config[stage.section][kind] = find(config[stage.section][kind])
     config["tokenizer"]["path"] = find(config["tokenizer"]["path"])
     config["pretrain"]["old_tokens"] = find(config["pretrain"]["old_tokens"])
-    for stage in ("pretrain", "sft", "dpo"):
-        config[stage]["init_from"] = find(config[stage]["init_from"])
+    for section in BY_SECTION:
+        config[section]["init_from"] = find(config[section]["init_from"])
 
 
 def find_text(entry: Any, find: Callable[[str | None], str | None]) -> Any:
@@ -151,7 +152,7 @@ def read_sources(file: str | None, data_dir: str, where: str) -> Config:
         )
     content, locations = read_yaml(file)
     sources = check(content or {}, Sources, locations, file)
-    for kind in ("instructions", "preferences", "questions", "tasks"):
+    for kind in (*RECORD_STAGES, "questions", "tasks"):
         for name in sources.get(kind) or {}:
             if not is_name(name):
                 raise UserError(
@@ -171,10 +172,10 @@ def expand(value: Any, data_dir: str) -> Any:
 
 def resolve_model(config: Config, locations: Mapping[Key, str], source: str) -> None:
     """Expand the preset, settle vocabulary and contexts, and check that the model can be built."""
-    model, tokenizer, sft, dpo = (config[name] for name in ("model", "tokenizer", "sft", "dpo"))
+    model, tokenizer = config["model"], config["tokenizer"]
     if tokenizer["vocab_size"] is not None:
         rows = model.get("vocab_size", tokenizer["vocab_size"])
-        started = any(config[stage]["init_from"] for stage in ("pretrain", "sft", "dpo"))
+        started = any(config[section]["init_from"] for section in BY_SECTION)
         spare = started and is_whole_number(rows) and rows > tokenizer["vocab_size"]
         if rows != tokenizer["vocab_size"] and not spare:
             where = locate(("model", "vocab_size"), locations, source)
@@ -189,15 +190,17 @@ def resolve_model(config: Config, locations: Mapping[Key, str], source: str) -> 
         raise UserError(f"{locate(('model',), locations, source)}: {error}") from error
     config["model"] = {"preset": model.get("preset")} | resolved.to_dict()
     tokenizer["vocab_size"] = tokenizer["vocab_size"] or resolved.vocab_size
-    if sft["context"] is None:
-        sft["context"] = resolved.context
-    if dpo["context"] is None:
-        dpo["context"] = sft["context"] if sft["enabled"] else resolved.context
-    for stage in ("sft", "dpo"):
-        if resolved.family == "gpt2" and config[stage]["context"] != resolved.context:
+    for section, stage in BY_SECTION.items():
+        if "context" not in config[section]:
+            continue
+        if config[section]["context"] is None:
+            parent = parent_of(stage, config)
+            of_parent = config[parent.section].get("context") if parent else None
+            config[section]["context"] = of_parent or resolved.context
+        if resolved.family == "gpt2" and config[section]["context"] != resolved.context:
             raise UserError(
-                f"{locate((stage, 'context'), locations, source)}: {stage}.context is "
-                f"{config[stage]['context']}, but model.family gpt2 has learned "
+                f"{locate((section, 'context'), locations, source)}: {section}.context is "
+                f"{config[section]['context']}, but model.family gpt2 has learned "
                 f"{resolved.context} positions; leave it out, or change model.context"
             )
 
@@ -290,11 +293,11 @@ class Consistency:
             )
 
     def check_data_sets(self) -> None:
-        for stage, data in (("sft", "instructions"), ("dpo", "preferences")):
-            name, known = self.config[stage][data], self.sources.get(data, {})
-            if self.config[stage]["enabled"] and name not in known and not os.path.isfile(name):
+        for kind, stage in RECORD_STAGES.items():
+            name, known = self.config[stage.section][kind], self.sources.get(kind, {})
+            if stage.is_part_of(self.config) and name not in known and not os.path.isfile(name):
                 self.refuse(
-                    (stage, data),
+                    (stage.section, kind),
                     f"is {brief(name, LONGEST_PATH)}, neither a name in the sources file "
                     f"(there: {', '.join(known) or 'none'}) nor a file; correct it",
                 )
@@ -328,17 +331,13 @@ class Consistency:
                 raise UserError(f"{self.where(key)}: evaluate.tasks: {error}") from error
 
     def check_batches(self) -> None:
-        """A batch must hold a row. A row of dpo holds two contexts."""
-        rows = {
-            "pretrain": self.config["model"]["context"],
-            "sft": self.config["sft"]["context"],
-            "dpo": 2 * self.config["dpo"]["context"],
-        }
-        for stage, row in rows.items():
-            tokens = self.config[stage].get("batch_tokens")
+        """A batch must hold a row."""
+        for section, stage in BY_SECTION.items():
+            context = self.config[section].get("context", self.config["model"]["context"])
+            row, tokens = stage.contexts_in_row * context, self.config[section].get("batch_tokens")
             if tokens is not None and tokens < row:
                 self.refuse(
-                    (stage, "batch_tokens"),
+                    (section, "batch_tokens"),
                     f"is {tokens}, less than one row of {row} tokens; give a multiple of {row}",
                 )
 

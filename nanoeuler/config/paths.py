@@ -4,10 +4,12 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from nanoeuler.config.stages import RECORD_STAGES, parent_of, result_of, stages_of
+from nanoeuler.config.stages.stage import Stage
 from nanoeuler.corpus.own_text import TextSource, find_files, slug
 from nanoeuler.corpus.text_files import Reading
 from nanoeuler.storage.files import MOST_JSON, atomic_write, canonical_json, read_bounded
@@ -117,20 +119,12 @@ class Paths:
         sources = {"fineweb": {**pages, "shards": alone}}
         return {"corpus": self.config["corpus"], "sources": sources}
 
-    @property
-    def instructions(self) -> str:
-        """Folder of the instruction records."""
-        return self.records("instructions", self.config["sft"]["instructions"])
+    def records_folder(self, kind: str) -> str:
+        """Folder of the records of a kind, such as "instructions"."""
+        return self.records(kind, self.config[RECORD_STAGES[kind].section][kind])
 
-    @property
-    def instructions_manifest(self) -> list[str]:
-        """The instruction records, when the run is fine-tuned."""
-        return [f"{self.instructions}/manifest.json"] if self.config["sft"]["enabled"] else []
-
-    @property
-    def preferences(self) -> str:
-        """Folder of the preference pairs."""
-        return self.records("preferences", self.config["dpo"]["preferences"])
+    def records_manifest(self, kind: str) -> str:
+        return f"{self.records_folder(kind)}/manifest.json"
 
     def records(self, kind: str, name: str) -> str:
         """Folder of the data set `name`: a name in the sources file, or the path of a file.
@@ -143,14 +137,13 @@ class Paths:
         return f"{self.data}/{kind}/{name}"
 
     @property
-    def preferences_manifest(self) -> list[str]:
-        """The preference pairs, when the run is aligned with some."""
-        return [f"{self.preferences}/manifest.json"] if self.config["dpo"]["enabled"] else []
-
-    @property
-    def tuning_manifests(self) -> list[str]:
-        """Records and pairs that the stages behind pretraining learn from."""
-        return [*self.instructions_manifest, *self.preferences_manifest]
+    def learned_records(self) -> dict[str, str]:
+        """The manifests of the records that the stages of this run learn from, by their kinds."""
+        return {
+            kind: self.records_manifest(kind)
+            for kind, stage in RECORD_STAGES.items()
+            if stage.is_part_of(self.config)
+        }
 
     @property
     def questions(self) -> list[str]:
@@ -247,8 +240,7 @@ class Paths:
             *self.before_download,
             *(self.raw_book(book) for book in self.books),
             *(self.web_shard(shard) for shard in self.web_shards),
-            *self.instructions_manifest,
-            *self.preferences_manifest,
+            *self.learned_records.values(),
             *self.questions,
             *self.tasks,
         ]
@@ -313,19 +305,12 @@ class Paths:
     @property
     def stages(self) -> list[str]:
         """The training stages of this run, whose models are evaluated."""
-        sft, dpo = self.config["sft"], self.config["dpo"]
-        stages = {
-            "pretrain": True,
-            "sft": sft["enabled"],
-            "sft_scratch": sft["enabled"] and sft["baseline_from_scratch"],
-            "dpo": dpo["enabled"],
-        }
-        return [stage for stage, wanted in stages.items() if wanted]
+        return [stage.name for stage in stages_of(self.config)]
 
     @property
     def last_stage(self) -> str:
         """The stage whose model one chats with."""
-        return [stage for stage in self.stages if stage != "sft_scratch"][-1]
+        return result_of(self.stages)
 
     def stage(self, stage: str) -> str:
         return f"{self.results}/{stage}"
@@ -342,23 +327,34 @@ class Paths:
             "tokenizer": f"{folder}/tokenizer.json",
         }
 
-    @property
-    def sft_parent(self) -> list[str]:
-        """Weights that fine-tuning waits for: the pretrained ones, unless sft.init_from is set."""
-        return [] if self.config["sft"]["init_from"] else [self.model("pretrain")["weights"]]
+    def parent(self, stage: Stage) -> dict[str, str]:
+        """The option with the model that `stage` starts from: init_from, or that of a stage before.
 
-    @property
-    def dpo_parent(self) -> str:
-        """Folder of the model that alignment starts from.
-
-        That is dpo.init_from, or else the tuned model, or without sft the pretrained model.
+        It is empty where the weights are random.
         """
-        before = "sft" if self.config["sft"]["enabled"] else "pretrain"
-        return self.config["dpo"]["init_from"] or self.model_folder(before)
+        before = parent_of(stage, self.config)
+        if before is None:
+            return {}
+        given = self.config[stage.section]["init_from"]
+        return {"parent": given or self.model_folder(before.name)}
 
-    @property
-    def dpo_parent_weights(self) -> list[str]:
-        return [] if self.config["dpo"]["init_from"] else [f"{self.dpo_parent}/model.safetensors"]
+    def parent_weights(self, stage: Stage) -> list[str]:
+        """The weights that `stage` waits for, unless init_from gives them."""
+        before = parent_of(stage, self.config)
+        if before is None or self.config[stage.section]["init_from"]:
+            return []
+        return [self.model(before.name)["weights"]]
+
+    def material(self, stage: Stage) -> dict[str, str]:
+        """The manifests that `stage` reads, by the options of its command.
+
+        First what it learns from, then other records of the run, whose held-out prompts it must not
+        learn.
+        """
+        if stage.records is None:
+            return {"tokens": self.tokens}
+        kind = stage.records.kind
+        return {kind: self.records_manifest(kind)} | self.learned_records
 
     def evaluation(self, stage: str) -> str:
         return f"{self.results}/evaluation/{stage}.json"
@@ -369,11 +365,6 @@ class Paths:
 
     def log(self, rule: str) -> str:
         return f"{self.results}/logs/{rule}.log"
-
-
-def option(flag: str, files: Iterable[str]) -> list[str]:
-    """The arguments that give `files` to a subcommand; none when there are no files."""
-    return [flag, *files] if list(files) else []
 
 
 def without_address(source: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,15 +10,14 @@ from dataclasses import Field, fields
 from typing import Any
 
 from nanoeuler.config.section import Section, is_required, section_type
-from nanoeuler.config.settings import STAGE_SECTIONS, Configuration, Training
+from nanoeuler.config.settings import Configuration, Training
+from nanoeuler.config.stages import STAGES
 
 
 def reference() -> dict[str, str]:
     """The list of keys under each heading of the page."""
     shared = [
-        item
-        for item in fields(Training)
-        if all(item in fields(section) for section in STAGE_SECTIONS.values())
+        item for item in fields(Training) if all(item in fields(stage.settings) for stage in STAGES)
     ]
     top = [item for item in fields(Configuration) if section_type(item) is None]
     lists = {"the run": entries("", top), "every training stage": entries("", shared)}

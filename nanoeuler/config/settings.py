@@ -6,7 +6,7 @@ A real type, such as `float`, stays an `int` where the file has a whole number: 
 made of what is written.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge
 
@@ -211,6 +211,22 @@ class Tuning(Training):
     keep: Keep = key(
         "which model the stage hands on: the final one or the best on held-out data", default="best"
     )
+    validation_share: float = key(
+        "share of the records or pairs that is held out; hashes of their prompts choose them",
+        default=0.02,
+        gt=0,
+        le=0.5,
+    )
+    context: int | None = key("tokens of a record; null takes model.context", default=None, ge=2)
+    epochs: float | None = key(
+        "times that every record is seen; null takes what suits their number",
+        default=None,
+        gt=0,
+        le=1_000_000,
+    )
+
+    EPOCHS: ClassVar[tuple[int, int]]
+    """Where there are plenty of records, and the most where there are few."""
 
 
 @section
@@ -223,9 +239,6 @@ class Sft(Tuning):
         default="alpaca",
         min_length=1,
         reruns=Reruns.NEVER,
-    )
-    validation_share: float = key(
-        "share of the records that is held out; hashes choose them", default=0.02, gt=0, le=0.5
     )
     template: Literal["alpaca", "chat"] = key(
         "the prompt around an instruction; chat is shorter, for conversations of many turns",
@@ -253,6 +266,8 @@ class Sft(Tuning):
         reruns=Reruns.NEVER,
     )
 
+    EPOCHS = (3, 10)
+
 
 @section
 class Dpo(Tuning):
@@ -264,12 +279,6 @@ class Dpo(Tuning):
         default="alpaca_farm",
         min_length=1,
         reruns=Reruns.NEVER,
-    )
-    validation_share: float = key(
-        "share of the pairs that is held out; hashes of the prompts choose them",
-        default=0.02,
-        gt=0,
-        le=0.5,
     )
     context: int | None = key(
         "tokens of a prompt with one reply; null takes sft.context, or model.context where there "
@@ -305,6 +314,8 @@ class Dpo(Tuning):
         le=1_000_000,
     )
     learning_rate: float = key("peak learning rate", default=5.0e-5, gt=0, le=1)
+
+    EPOCHS = (1, 3)
 
 
 @section
@@ -451,7 +462,3 @@ class Configuration(Section):
         "what a job asks of a cluster (used with --workflow-profile profiles/slurm)",
         reruns=Reruns.NEVER,
     )
-
-
-StageSettings = Pretrain | Sft | Dpo
-STAGE_SECTIONS: dict[str, type[StageSettings]] = {"pretrain": Pretrain, "sft": Sft, "dpo": Dpo}

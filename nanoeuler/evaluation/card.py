@@ -5,9 +5,10 @@ import re
 import shlex
 from collections.abc import Iterator
 
+from nanoeuler.config.stages import BY_SECTION, PRETRAIN, RECORD_STAGES, result_of
 from nanoeuler.evaluation.formats import NARROW, size, stage_name
 from nanoeuler.evaluation.report.background import licence_verdict, used_licences
-from nanoeuler.evaluation.report.gather import SCRATCH, Json, Run, entitled
+from nanoeuler.evaluation.report.gather import Json, Run, Stage, entitled
 from nanoeuler.evaluation.report.headline import sentence
 from nanoeuler.evaluation.report.rendering import render
 from nanoeuler.evaluation.report.summary import summarise_gradients
@@ -35,7 +36,7 @@ def card(run: Run) -> str:
     licences = used_licences(run)
     shapes = (evaluation.get("model") for evaluation in evaluations.values())
     shape = next(filter(None, shapes), run.config.get("model", {}))
-    measured = best_of(list(evaluations))
+    measured = result_of(evaluations)
     text = render(
         "card.md",
         front_matter=matter,
@@ -52,7 +53,7 @@ def card(run: Run) -> str:
         stages=list(evaluations),
         scores=score_rows(list(evaluations.values()), run.bigram),
         parameters=run.first.parameters,
-        tokens=run.stages["pretrain"].last.get("tokens") if "pretrain" in run.stages else None,
+        tokens=run.stages.get(PRETRAIN.name, Stage("")).last.get("tokens"),
         measured=measured,
         evaluation={"model": None} | evaluations.get(measured, {}),
         **origin(run),
@@ -62,7 +63,7 @@ def card(run: Run) -> str:
 
 def usage(run: Run) -> Json:
     models = [name for name, stage in run.stages.items() if stage.finished or stage.evaluation]
-    best = best_of(models)
+    best = result_of(models)
     prompt = next(iter(run.config.get("evaluate", {}).get("prompts", [])), "Hello!")
     return {
         "models": models,
@@ -111,19 +112,13 @@ def hub_datasets(run: Run) -> Iterator[str]:
     """The names on a hub of the data sets that were used, where their addresses tell."""
     sources = run.config.get("sources", {})
     used = list(sources.get("fineweb", {}).get("shards", [])) if "fineweb" in run.sources else []
-    for kind, section in (("instructions", "sft"), ("preferences", "dpo")):
-        settings = run.config.get(section, {})
-        if settings.get("enabled"):
-            used.append(sources.get(kind, {}).get(settings.get(kind), {}))
+    for kind, stage in RECORD_STAGES.items():
+        if stage.is_part_of(run.config):
+            used.append(sources.get(kind, {}).get(run.config[stage.section].get(kind), {}))
     for source in used:
         address = source.get("url") or ""
         if found := re.search(r"huggingface\.co/datasets/([\w.-]+/[\w.-]+)", address):
             yield found.group(1)
-
-
-def best_of(stages: list[str]) -> str:
-    """The stage whose model is the run's result: the last but the one tuned from scratch."""
-    return max(reversed(stages), key=lambda stage: stage != SCRATCH, default="")
 
 
 def data_rows(run: Run, licences: dict[str, str]) -> list[Row]:
@@ -132,11 +127,12 @@ def data_rows(run: Run, licences: dict[str, str]) -> list[Row]:
     for name, source in run.sources.items():
         documents = counted(source["train"]["documents"], "document")
         amounts[name] = f"{documents}, {size(source['train']['bytes'])}"
-    for stage, kind, key in (("sft", "instructions", "record"), ("dpo", "preferences", "pair")):
-        number = run.stages[stage].header.get(f"{key}s") if stage in run.stages else None
-        if number is not None:
-            names = (name for name in licences if name.endswith(f" {kind}"))
-            amounts |= {name: counted(number, key) for name in names}
+    for name, stage in run.stages.items():
+        records = BY_SECTION[name].records if name in BY_SECTION else None
+        number = stage.header.get(f"{records.unit}s") if records else None
+        if records and number is not None:
+            names = (name for name in licences if name.endswith(f" {records.kind}"))
+            amounts |= {name: counted(number, records.unit) for name in names}
     return [[name, amounts.get(name, "–"), licence] for name, licence in licences.items()]
 
 

@@ -6,26 +6,21 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
+from nanoeuler.config.stages import BY_NAME, in_order
 from nanoeuler.log import format_seconds
 
-STAGE_NAMES = {
-    "pretrain": "pretrained",
-    "sft": "fine-tuned",
-    "dpo": "aligned",
-    "sft_scratch": "tuned from scratch",
-}
 UNITS = {"h": " h ", "m": " min ", "s": " s"}
 NARROW = "\u202f"
 """The narrow no-break space between a number and its unit."""
 
 
 def stage_name(stage: str) -> str:
-    return STAGE_NAMES.get(stage, stage)
+    return BY_NAME[stage].title if stage in BY_NAME else stage
 
 
 def stage_colour(stage: str) -> int:
     """Index into the palette."""
-    return list(STAGE_NAMES).index(stage) if stage in STAGE_NAMES else len(STAGE_NAMES)
+    return in_order(BY_NAME).index(stage) if stage in BY_NAME else len(BY_NAME)
 
 
 def enumeration(names: Sequence[str]) -> str:

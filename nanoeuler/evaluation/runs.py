@@ -16,16 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from nanoeuler import log
+from nanoeuler.config.stages import in_order, is_baseline
 from nanoeuler.errors import UserError
 from nanoeuler.evaluation.formats import decimals, duration, percent, short_count
-from nanoeuler.evaluation.report.gather import (
-    SCRATCH,
-    Run,
-    Stage,
-    gather,
-    in_order,
-    kept_configuration,
-)
+from nanoeuler.evaluation.report.gather import Run, Stage, gather, kept_configuration
 from nanoeuler.evaluation.report.side_by_side import name_runs, shown
 from nanoeuler.evaluation.scores import score_lines
 
@@ -138,7 +132,7 @@ def describe(name: str, run: Run, columns: Mapping[str, str]) -> Record:
     """Scores and costs of a run. The first stage scores held-out text, the last one replies.
     `columns` are those of its held-out texts.
     """
-    stages = [stage for name, stage in run.stages.items() if name != SCRATCH] or [run.first]
+    stages = [stage for name, stage in run.stages.items() if not is_baseline(name)] or [run.first]
     evaluation: Record = next((s.evaluation for s in reversed(stages) if s.evaluation), {})
     scores = {line.key: line.values[0] for line in score_lines([evaluation], {}) if line.key}
     return {

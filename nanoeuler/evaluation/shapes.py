@@ -349,6 +349,10 @@ class Preferences(TypedDict):
     validation: Pairs
 
 
+RECORDS: dict[str, type] = {"instructions": Instructions, "preferences": Preferences}
+"""The manifest of each kind of records."""
+
+
 # ---- others
 
 

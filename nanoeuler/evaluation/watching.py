@@ -8,6 +8,7 @@ from pathlib import Path
 
 from nanoeuler import log
 from nanoeuler.config.paths import Paths
+from nanoeuler.config.stages import BY_SECTION
 from nanoeuler.errors import UserError
 from nanoeuler.evaluation.formats import decimals
 from nanoeuler.evaluation.report.gather import Run, gather, kept_configuration
@@ -55,7 +56,7 @@ def watch(folder: Path, output: Path, seconds: int) -> None:
 def is_done(run: Run) -> bool:
     """Whether all stages that the configuration asks for are trained and evaluated; of a run by
     hand, all that were begun are trained."""
-    if not {"data_dir", "results_dir", "corpus", "sources", "sft", "dpo"} <= run.config.keys():
+    if not {"data_dir", "results_dir", "corpus", "sources", *BY_SECTION} <= run.config.keys():
         return all(stage.finished for stage in run.stages.values() if stage.header)
     stages = [run.stages.get(name) for name in Paths(run.config).stages]
     return all(stage and stage.finished and stage.evaluation for stage in stages)

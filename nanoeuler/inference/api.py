@@ -41,9 +41,10 @@ from nanoeuler.backend import make_backend
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import Array
 from nanoeuler.errors import UserError, brief
+from nanoeuler.inference.finding import find_model
 from nanoeuler.inference.generate import Reply, Writer
 from nanoeuler.inference.sampling import Sampling, at_least_one
-from nanoeuler.model.files import SavedModel, find_model, load_model
+from nanoeuler.model.files import SavedModel, load_model
 from nanoeuler.model.spec import parameter_count
 from nanoeuler.model.template import TEMPLATES
 from nanoeuler.model.transformer import Batch, Transformer

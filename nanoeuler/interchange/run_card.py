@@ -5,11 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from nanoeuler.config.stages import BY_NAME, STAGES
 from nanoeuler.evaluation.card import front_matter
 from nanoeuler.evaluation.report.gather import gather, kept_configuration
-
-LATER = {"pretrain": ("sft", "sft_scratch", "dpo"), "sft": ("dpo",), "sft_scratch": ("dpo",)}
-"""Stage → those that its model has learned nothing from."""
 
 
 def run_matter(model: Path) -> dict[str, Any]:
@@ -22,9 +20,14 @@ def run_matter(model: Path) -> dict[str, Any]:
     if not config or not (folder / stage / "metrics.jsonl").is_file():
         return {}
     run = gather(config, folder)
-    later = LATER.get(stage, ())
-    unused = {name: {**run.config.get(name, {}), "enabled": False} for name in later}
-    stages = {name: each for name, each in run.stages.items() if name not in later}
+    names = [*BY_NAME]
+    learned = names[: names.index(stage) + 1] if stage in names else names
+    sections = {BY_NAME[name].section for name in learned}
+    later = [each for each in STAGES if each.section not in sections]
+    unused = {
+        each.section: {**run.config.get(each.section, {}), "enabled": False} for each in later
+    }
+    stages = {name: one for name, one in run.stages.items() if BY_NAME.get(name) not in later}
     run = replace(run, config={**run.config, **unused}, stages=stages)
     known = ("language", "license", "datasets")
     found = {key: json.loads(value) for key, value in front_matter(run).items() if key in known}

@@ -24,7 +24,6 @@ from nanoeuler.model.companions import COMPANIONS, write_companions
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.template import TEMPLATES
 from nanoeuler.model.weights_file import load_parameters, save_parameters
-from nanoeuler.shipped import find
 from nanoeuler.storage.files import link_or_copy, read_json, sha256_file, write_json
 from nanoeuler.storage.folders import atomic_folder
 from nanoeuler.storage.integrity import Origin, check_file, check_seal, seal
@@ -115,19 +114,6 @@ def load_model(folder: str | Path) -> SavedModel:
         description.get("template"),
         description.get("info", {}),
     )
-
-
-def find_model(folder: Path) -> Path:
-    """The model folder that `folder` stands for: itself, that of a stage, a run's last one, or a
-    shipped one such as models/stories.
-
-    Its model may be the one that is kept while the next is made: see `usable`.
-    """
-    inside = ("", "model", "dpo/model", "sft/model", "pretrain/model")
-    for model in (folder / each for each in inside):
-        if any((place / CONFIG).is_file() for place in (model, previous(model))):
-            return model
-    return find(folder)
 
 
 def check_hashes(folder: Path, description: Mapping[str, Any]) -> str:

@@ -17,9 +17,10 @@ from nanoeuler import log
 from nanoeuler.backend import make_backend
 from nanoeuler.config.settings import Configuration, Pretrain
 from nanoeuler.errors import UserError
+from nanoeuler.inference.finding import find_model
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.families import family_of
-from nanoeuler.model.files import TOKENIZER, find_model, read_description
+from nanoeuler.model.files import TOKENIZER, read_description
 from nanoeuler.model.spec import parameter_count
 from nanoeuler.planning import own_run
 from nanoeuler.planning.own_run import Speed, Text

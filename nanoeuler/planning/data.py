@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from nanoeuler.config.paths import Paths
+from nanoeuler.config.stages import RECORD_STAGES
 from nanoeuler.corpus.addresses import file_bytes
 from nanoeuler.corpus.document_sources import FINEWEB, GUTENBERG, OWN_TEXT
 from nanoeuler.corpus.sample.settings import Settings as SampleSettings
@@ -26,10 +27,8 @@ FETCHED_SHARE = 0.65
 """Compressed bytes that are downloaded for a byte of web text, filters and margin included."""
 SHARD_BYTES = 2_000_000_000
 """A web shard whose size the sources file does not say."""
-RECORDS_BYTES = 22_000_000
-"""A file of instructions whose size the sources file does not say: the size of Alpaca's."""
-PAIRS_BYTES = 20_000_000
-"""A file of preference pairs whose size the sources file does not say: that of AlpacaFarm's."""
+RECORDS_BYTES = {"instructions": 22_000_000, "preferences": 20_000_000}
+"""A file of records whose size the sources file does not say: as much as Alpaca's, AlpacaFarm's."""
 SAMPLE_WRAPPING, SAMPLE_PARAGRAPH, SAMPLE_PAGE = 2_100, 197, 332
 """Bytes of the invented text: around that of each book, of a paragraph of one, of a page."""
 SAMPLE_BYTES_PER_TOKEN = 1.17
@@ -62,8 +61,9 @@ def downloads(config: Config, paths: Paths) -> dict[str, float | None]:
         "books": len(books) * BOOK_BYTES,
         "web pages": sum(shard_text(config, shard) for shard in pages) * FETCHED_SHARE,
     }
-    if config["sft"]["enabled"] and not Path(paths.instructions, "manifest.json").exists():
-        found["instructions"] = source_bytes(sources, "instructions", config["sft"]["instructions"])
+    for kind, manifest in paths.learned_records.items():
+        if not Path(manifest).exists():
+            found[kind] = source_bytes(sources, kind, config[RECORD_STAGES[kind].section][kind])
     tasks = [
         source_bytes(sources, "tasks", entry["name"])
         for entry, manifest in zip(evaluate["tasks"], paths.tasks, strict=True)
@@ -73,8 +73,6 @@ def downloads(config: Config, paths: Paths) -> dict[str, float | None]:
     found["tasks"] = sum(stated) if len(stated) == len(tasks) else None
     if any(not Path(file).exists() for file in paths.questions):
         found["questions"] = source_bytes(sources, "questions", evaluate["questions"])
-    if config["dpo"]["enabled"] and not Path(paths.preferences, "manifest.json").exists():
-        found["preferences"] = source_bytes(sources, "preferences", config["dpo"]["preferences"])
     return found
 
 
@@ -159,17 +157,16 @@ def held_out(own_files: Sequence[float] | np.ndarray, share: float) -> float:
     return min(stretches, whole) if stretches else whole
 
 
-def records_and_pairs(config: Config) -> tuple[float, float]:
-    """Bytes of the rows of instructions and of preference pairs, held-out ones included."""
-    sources, sft, dpo = config["sources"], config["sft"], config["dpo"]
+def records_bytes(config: Config, kind: str) -> float:
+    """Bytes of the rows of a kind of records, held-out ones included."""
     if "sample" in config:
         sample = SampleSettings.from_config(config["sample"])
         about_people = SAMPLE_RECORDS * sample.people
-        records = SAMPLE_RECORD * (sample.other_instructions + about_people)
-        return records, 2 * SAMPLE_RECORD * about_people
-    of_records = source_bytes(sources, "instructions", sft["instructions"]) or RECORDS_BYTES
-    of_pairs = source_bytes(sources, "preferences", dpo["preferences"]) or PAIRS_BYTES
-    return RECORD_OVERHEAD * of_records, RECORD_OVERHEAD * of_pairs
+        if kind == "preferences":
+            return 2 * SAMPLE_RECORD * about_people
+        return SAMPLE_RECORD * (sample.other_instructions + about_people)
+    name = config[RECORD_STAGES[kind].section][kind]
+    return RECORD_OVERHEAD * (source_bytes(config["sources"], kind, name) or RECORDS_BYTES[kind])
 
 
 def bytes_per_token(vocab_size: int) -> float:

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nanoeuler.config.paths import Paths
-from nanoeuler.config.settings import STAGE_SECTIONS, Dpo, Pretrain, Sft, Training
+from nanoeuler.config.settings import Pretrain, Training, Tuning
+from nanoeuler.config.stages import BY_NAME, STAGES, stages_of
+from nanoeuler.config.stages.stage import Stage
 from nanoeuler.evaluation import shapes
 from nanoeuler.evaluation.report.playable import MOST_PARAMETERS
 from nanoeuler.log import size
@@ -31,7 +33,7 @@ from nanoeuler.planning.data import (
     bytes_per_token,
     downloads,
     estimate_text,
-    records_and_pairs,
+    records_bytes,
 )
 from nanoeuler.planning.disk import checkpoints_kept
 from nanoeuler.planning.scaling_law import Estimate
@@ -76,7 +78,7 @@ class StageCost:
     steps: int
     seconds: float | None = None
     depth: float = 1.0  # operations of a token, as a share of those in the whole model
-    scored: float = 0.0  # tokens of forward passes alone: measurements, and those of dpo's parent
+    scored: float = 0.0  # tokens of forward passes alone: measurements, and those of a parent
     updates: float = 0.0  # seconds that those of another optimizer take beyond AdamW's
     start: float = 0.0  # seconds of a GPU's start
     pace: float = 1.0  # its tokens/s, as a share of those of pretraining
@@ -196,59 +198,67 @@ def estimate_results(plan: Plan, config: Config) -> None:
 
 def settings_of(config: Config, stage: str) -> Training:
     """The settings of a training stage, with numbers where they follow from its data."""
-    section = stage.removesuffix("_scratch")
-    settings = STAGE_SECTIONS[section].read(config[section])
-    if isinstance(settings, Pretrain):
-        return settings
-    amount = Amount.of(settings, tokens_of_epoch(config, settings), row_of(config, settings))
-    return amount.put_into(settings)
+    settings = BY_NAME[stage].settings.read(config[BY_NAME[stage].section])
+    if isinstance(settings, Tuning):
+        return amount_of(config, BY_NAME[stage], settings).put_into(settings)
+    return settings
 
 
-def tokens_of_epoch(config: Config, settings: Sft | Dpo) -> float:
-    """About the tokens of the records or pairs that a stage trains on."""
-    records, pairs = records_and_pairs(config)
-    whole = records if isinstance(settings, Sft) else pairs
+def amount_of(config: Config, stage: Stage, settings: Tuning) -> Amount:
+    return Amount.of(settings, tokens_of_epoch(config, stage, settings), row_of(config, stage))
+
+
+def tokens_of_epoch(config: Config, stage: Stage, settings: Tuning) -> float:
+    """About the tokens of the records that a stage trains on."""
+    assert stage.records is not None
+    whole = records_bytes(config, stage.records.kind)
     of_a_token = bytes_per_token(config["tokenizer"]["vocab_size"])
     return (1 - settings.validation_share) * whole / of_a_token
 
 
-def row_of(config: Config, settings: Sft | Dpo) -> int:
-    """Tokens of a row of tuning. A row of dpo holds two contexts."""
-    context = settings.context or config["model"]["context"]
-    return context if isinstance(settings, Sft) else 2 * context
+def row_of(config: Config, stage: Stage) -> int:
+    """Tokens of a row of a stage."""
+    context = config[stage.section].get("context") or config["model"]["context"]
+    return stage.contexts_in_row * context
 
 
 def stage_costs(plan: Plan, config: Config) -> dict[str, StageCost]:
     """The work of each training stage."""
-    pretrain = Pretrain.read(config["pretrain"])
+
+    def cost(stage: Stage) -> StageCost:
+        settings = stage.settings.read(config[stage.section])
+        if isinstance(settings, Pretrain):
+            return pretraining_cost(plan, config, settings)
+        assert isinstance(settings, Tuning)
+        return tuning_cost(config, stage, settings)
+
+    return {stage.name: cost(stage) for stage in STAGES}
+
+
+def pretraining_cost(plan: Plan, config: Config, settings: Pretrain) -> StageCost:
     held_out = plan.text_tokens * plan.held_out_bytes / max(1.0, plan.text_bytes)
     sources = sum(amount > 0 for amount in plan.sources.values())
-    measured = min(held_out, sources * pretrain.validation_tokens)
+    measured = min(held_out, sources * settings.validation_tokens)
+    steps = math.ceil(settings.tokens / settings.batch_tokens)
+    return StageCost(
+        settings.tokens,
+        settings.tokens / max(1.0, plan.text_tokens),
+        steps,
+        depth=mean_depth(ModelConfig.from_dict(config["model"]), settings),
+        scored=math.ceil(steps / settings.validate_every) * measured,
+    )
 
-    def tuned(settings: Sft | Dpo) -> StageCost:
-        tokens, row = tokens_of_epoch(config, settings), row_of(config, settings)
-        amount = Amount.of(settings, tokens, row)
-        held_out = tokens * settings.validation_share / (1 - settings.validation_share)
-        steps = amount.steps(tokens, row)
-        times = 1 + math.ceil(steps / amount.validate_every)  # one before it trains
-        return StageCost(amount.epochs * tokens, amount.epochs, steps, scored=times * held_out)
 
-    sft, dpo = Sft.read(config["sft"]), Dpo.read(config["dpo"])
-    aligned = tuned(dpo)
-    aligned.scored += tokens_of_epoch(config, dpo) / (1 - dpo.validation_share)  # by the parent
-    steps = math.ceil(pretrain.tokens / pretrain.batch_tokens)
-    return {
-        "pretrain": StageCost(
-            pretrain.tokens,
-            pretrain.tokens / max(1.0, plan.text_tokens),
-            steps,
-            depth=mean_depth(ModelConfig.from_dict(config["model"]), pretrain),
-            scored=math.ceil(steps / pretrain.validate_every) * measured,
-        ),
-        "sft": tuned(sft),
-        "sft_scratch": tuned(sft),
-        "dpo": aligned,
-    }
+def tuning_cost(config: Config, stage: Stage, settings: Tuning) -> StageCost:
+    tokens, row = tokens_of_epoch(config, stage, settings), row_of(config, stage)
+    amount = amount_of(config, stage, settings)
+    held_out = tokens * settings.validation_share / (1 - settings.validation_share)
+    steps = amount.steps(tokens, row)
+    times = 1 + math.ceil(steps / amount.validate_every)  # one before it trains
+    by_parent = (tokens + held_out) * stage.scores_with_parent
+    return StageCost(
+        amount.epochs * tokens, amount.epochs, steps, scored=times * held_out + by_parent
+    )
 
 
 def mean_depth(model: ModelConfig, pretrain: Pretrain) -> float:
@@ -265,13 +275,8 @@ def mean_depth(model: ModelConfig, pretrain: Pretrain) -> float:
 
 
 def longest_row(config: Config, model: ModelConfig) -> int:
-    """Tokens of the longest row of any stage. A row of dpo holds two contexts."""
-    sft, dpo = Sft.read(config["sft"]), Dpo.read(config["dpo"])
-    return max(
-        model.context,
-        (sft.context or 0) * sft.enabled,
-        2 * (dpo.context or 0) * dpo.enabled,
-    )
+    """Tokens of the longest row of any stage."""
+    return max(model.context, *(row_of(config, stage) for stage in stages_of(config)))
 
 
 def is_short(config: Config, plan: Plan) -> bool:

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from nanoeuler.config.stages import BY_NAME, SFT
 from nanoeuler.errors import UserError
 from nanoeuler.storage.files import read_json
 from nanoeuler.storage.timing import read_times
 
 JOBS = "jobs.json"
-TRAINING = ("pretrain", "sft", "sft_scratch", "dpo")
 UP_TO_DATE = 60.0
 """Seconds for which the list of the jobs that are not done yet holds."""
 START = 4.0
@@ -65,7 +65,7 @@ class WholeRun:
                 self.look()  # a damaged file costs the estimate only
         if self.later is None:
             return None
-        trains = tag in TRAINING  # then its rate counts tokens of training
+        trains = tag in BY_NAME  # then its rate counts tokens of training
         training_rate = rate if trains else self.rate
         if self.later.tokens and not training_rate:
             return None
@@ -86,7 +86,7 @@ class WholeRun:
         rest = [job for log, job in jobs.items() if log != self.log and not done(job, since)]
         estimates = Estimates(noted["config"], path.parent)
         own = jobs[self.log]["rule"]
-        if own not in TRAINING:
+        if own not in BY_NAME:
             self.rate = estimates.training_rate()
             self.own = estimates.of(own)
         found = [estimates.of(job["rule"]) for job in rest]
@@ -148,7 +148,7 @@ class Estimates:
         held_out = self.plan.held_out_bytes / bytes_per_token(vocab_size)
         read = min(held_out, evaluate["validation_tokens"] * sources)
         read += sum((task.get("limit") or TASK_ITEMS) * ITEM_TOKENS for task in evaluate["tasks"])
-        replies = 2 * evaluate["chat_prompts"] * self.config["sft"]["enabled"]
+        replies = 2 * evaluate["chat_prompts"] * SFT.is_part_of(self.config)
         written = (replies + len(evaluate["prompts"])) * evaluate["max_new_tokens"]
         return FORWARD_SHARE * read + WRITTEN_TOKEN * written
 
@@ -156,7 +156,7 @@ class Estimates:
         """Tokens/s of training: of the newest stage, or as planned."""
         from nanoeuler.evaluation.report.gather import read_stage
 
-        rates = [read_stage(self.folder, stage).tokens_per_second for stage in reversed(TRAINING)]
+        rates = [read_stage(self.folder, stage).tokens_per_second for stage in reversed(BY_NAME)]
         measured = next(filter(None, rates), None)
         if measured is None and (self.folder / "plan.json").is_file():
             return read_json(self.folder / "plan.json").get("tokens_per_second")

@@ -18,7 +18,7 @@ from nanoeuler import log
 from nanoeuler.errors import UserError
 from nanoeuler.inference import api
 from nanoeuler.inference.api import LanguageModel
-from nanoeuler.model.files import find_model
+from nanoeuler.inference.finding import find_model
 from nanoeuler.serving.batch import Batch, Job
 from nanoeuler.serving.channel import Cancel, More, Piece, ServedModel, Submit, Update
 from nanoeuler.serving.fitting import Room, cache_memory, fit

@@ -9,13 +9,11 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Self, TypeVar
 
-from nanoeuler.config.settings import Dpo, Sft, Tuning
+from nanoeuler.config.settings import Tuning
 
 UPDATES = 200
 """Updates that a stage should have at least."""
 LARGEST_BATCH, SMALLEST_BATCH = 16_384, 2_048  # tokens
-EPOCHS_OF_RECORDS, EPOCHS_OF_PAIRS = (3, 10), (1, 3)
-"""Epochs of plenty of data, and the most epochs of little."""
 WARMUP_SHARE, LONGEST_WARMUP = 0.1, 100  # steps
 MEASUREMENTS, LONGEST_INTERVAL = 10, 100  # steps
 
@@ -32,12 +30,12 @@ class Amount:
     validate_every: int
 
     @classmethod
-    def of(cls, settings: Sft | Dpo, tokens: float, row: int) -> Self:
+    def of(cls, settings: Tuning, tokens: float, row: int) -> Self:
         """The numbers in `settings`, and in place of a null what suits the data.
 
         `tokens` are those of all records or pairs that are trained on, `row` those of a row.
         """
-        usual, most = EPOCHS_OF_RECORDS if isinstance(settings, Sft) else EPOCHS_OF_PAIRS
+        usual, most = settings.EPOCHS
         tokens, epochs, batch = max(1.0, tokens), settings.epochs, settings.batch_tokens
         if batch is None:
             batch = LARGEST_BATCH

@@ -8,8 +8,9 @@ silently return the old weights.
 from dataclasses import asdict
 from typing import Any
 
-from nanoeuler.config.settings import StageSettings
-from nanoeuler.config.stages import STAGES, lasting
+from nanoeuler.config.rules import lasting
+from nanoeuler.config.settings import Training
+from nanoeuler.config.stages import BY_SECTION
 from nanoeuler.storage.files import canonical_json, sha256_text
 
 DURATION = {"tokens", "epochs"}
@@ -17,7 +18,7 @@ BY_CONTENT = {"init_from", "old_tokens"}
 """Keys that name a folder or file; a hash of its content is among the inputs."""
 
 
-def fingerprint(stage: str, settings: StageSettings, **inputs: Any) -> str:
+def fingerprint(stage: str, settings: Training, **inputs: Any) -> str:
     """Hash the settings that can change the result, the stage's revision, and `inputs`.
 
     `inputs` (JSON values) are the model section, the seed, and hashes of data, tokenizer and
@@ -27,7 +28,7 @@ def fingerprint(stage: str, settings: StageSettings, **inputs: Any) -> str:
     kept = lasting(asdict(settings), type(settings))
     content = {
         "stage": stage,
-        "revision": STAGES[stage].revision,
+        "revision": BY_SECTION[stage].revision,
         "section": {key: value for key, value in kept.items() if key not in ignored},
         "inputs": inputs,
     }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nanoeuler.config.settings import StageSettings
+from nanoeuler.config.settings import Training
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.depth import coarsened
 from nanoeuler.model.transformer import Transformer
@@ -32,7 +32,7 @@ class Job:
     stage: str
     output: Path  # results/<run>/<stage>
     config: ModelConfig
-    settings: StageSettings
+    settings: Training
     inputs: Mapping[str, Any]  # what else decides the weights, for the fingerprint
     stream: Stream
     schedule: Schedule

@@ -15,7 +15,8 @@ import numpy as np
 
 from nanoeuler import log
 from nanoeuler.backend.ops import Backend
-from nanoeuler.config.stages import CHECKED_CODE, code_fingerprint
+from nanoeuler.config.rules import CHECKED_CODE, code_fingerprint
+from nanoeuler.config.stages import BY_SECTION
 from nanoeuler.errors import UserError
 from nanoeuler.model.files import SavedModel, save_model
 from nanoeuler.model.spec import parameter_count
@@ -333,7 +334,7 @@ class Trainer:
         text = f" after {log.counted(tried, 'rewind')}" if tried else ""
         text += f"; lower {stage}.learning_rate or raise {stage}.warmup_steps"
         good = self.checkpoints.newest(step - REWIND_STEPS) or self.checkpoints.newest()
-        if good is None or stage != "pretrain":  # other stages are short, and dpo's start matters
+        if good is None or BY_SECTION[stage].parents:  # a short stage, whose start may matter
             return text
         kept = self.checkpoints.copy_aside(good["step"], self.job.fingerprint)
         return f"{text}, and set {stage}.init_from: {kept} to go on from the weights of that step"

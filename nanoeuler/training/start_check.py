@@ -15,7 +15,7 @@ from typing import Any
 
 from nanoeuler import log
 from nanoeuler.backend.ops import Backend
-from nanoeuler.config.stages import CHECKED_CODE, code_fingerprint
+from nanoeuler.config.rules import CHECKED_CODE, code_fingerprint
 from nanoeuler.errors import UserError
 from nanoeuler.model.checks.comparison import Comparison
 from nanoeuler.model.checks.engine_ops import OP_TOLERANCE, check_device_ops

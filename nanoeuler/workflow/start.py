@@ -18,12 +18,13 @@ from typing import Any
 
 from nanoeuler.config.loading import load_files
 from nanoeuler.config.paths import Paths
-from nanoeuler.config.stages import config_argument
+from nanoeuler.config.rules import config_argument
+from nanoeuler.config.stages import BY_NAME, RECORD_STAGES
 from nanoeuler.config.validation import show
 from nanoeuler.corpus.addresses import file_bytes, shown
 from nanoeuler.errors import UserError
 from nanoeuler.model.files import keep_model
-from nanoeuler.planning.remaining import JOBS, TRAINING
+from nanoeuler.planning.remaining import JOBS
 from nanoeuler.storage.files import read_json, write_json
 from nanoeuler.storage.outputs import mark_outputs
 from nanoeuler.workflow.cluster import Node, ask_accounts, obstacles
@@ -32,8 +33,7 @@ from nanoeuler.workflow.snakemake_internals import RunningSnakemake, SnakemakeJo
 FETCHING = (
     "fetch_book",
     "extract_fineweb",
-    "fetch_instructions",
-    "fetch_preferences",
+    *(f"fetch_{kind}" for kind in RECORD_STAGES),
     "fetch_questions",
     "fetch_task",
 )
@@ -124,10 +124,10 @@ def plan_command(
     It is empty when they neither train nor fetch, and when the jobs run on other machines. Only the
     stages that will run count, so that a cluster's login node may fetch the data for its GPUs.
     """
-    if not local or not any(rule in rules for rule in TRAINING + FETCHING):
+    if not local or not any(rule in rules for rule in (*BY_NAME, *FETCHING)):
         return []
     paths = Paths(config)
-    stages = ",".join(stage for stage in TRAINING if stage in rules)
+    stages = ",".join(stage for stage in BY_NAME if stage in rules)
     name = " ".join(os.path.relpath(file) for file in files)
     return [
         *(sys.executable, "-m", "nanoeuler", "plan", "--unless-short"),
@@ -173,7 +173,7 @@ def keep_what_is_needed(paths: Paths, jobs: Collection[SnakemakeJob]) -> None:
     Models stay usable until their successors are whole.
     """
     try:
-        for stage in TRAINING:
+        for stage in BY_NAME:
             if any(job.rule.name == stage for job in jobs):
                 keep_model(paths.model_folder(stage))
     except UserError as error:
@@ -216,7 +216,7 @@ def write_pipeline(
         name = job.rule.name
         jobs[name] = jobs.get(name, 0) + 1
         needed.setdefault(name, set()).update(other.rule.name for other in others)
-    if jobs.keys().isdisjoint(["write_report", *TRAINING]):
+    if jobs.keys().isdisjoint(["write_report", *BY_NAME]):
         return
     ordered = TopologicalSorter({name: needed[name] for name in sorted(jobs)}).static_order()
     rules = {name: {"jobs": jobs[name], "needs": sorted(needed[name])} for name in ordered}

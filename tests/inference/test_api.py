@@ -64,7 +64,7 @@ def test_a_plan_and_a_trainer_load_no_compiler_and_no_http_client_by_themselves(
     """A trainer's engine may load the compiler."""
     script = (
         "import sys; import nanoeuler.planning.plan;"
-        "from nanoeuler.training import pretrain, sft, dpo;"
+        "from nanoeuler.training.stages import pretrain, sft, dpo;"
         "print({'numba', 'urllib3'} & set(sys.modules))"
     )
     arguments = [sys.executable, "-c", script]

@@ -11,14 +11,14 @@ from nanoeuler.cli import main
 from nanoeuler.cli.own_text import prepare
 from nanoeuler.config import load
 from nanoeuler.config.paths import Paths
-from nanoeuler.config.stages import stage_config
+from nanoeuler.config.rules import stage_config
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import load_model
 from nanoeuler.planning import continued_run, own_run
 from nanoeuler.planning.own_run import Speed
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.shards import TokenStore
-from nanoeuler.training.pretrain import with_old
+from nanoeuler.training.stages.pretrain import with_old
 from nanoeuler.workflow.next_steps import next_steps
 from tests.models import GPT2, LLAMA, PROSE, model_in
 

@@ -13,7 +13,7 @@ from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.cli import main
 from nanoeuler.config import load
 from nanoeuler.errors import UserError
-from nanoeuler.planning import data as planned_data
+from nanoeuler.planning import data
 from nanoeuler.planning import plan as planning
 from nanoeuler.planning import speed as planned_speed
 from nanoeuler.planning import text as plan_text
@@ -56,7 +56,7 @@ def test_a_local_file_counts_as_large_as_it_is(tmp_path):
     plan = planning.make_plan(config, ReferenceBackend())
     assert plan.sources == {"fineweb": pytest.approx(10e6)}  # of text
     assert plan.stages["sft"].epochs == 3
-    of_a_token = planned_data.bytes_per_token(config["tokenizer"]["vocab_size"])
+    of_a_token = data.bytes_per_token(config["tokenizer"]["vocab_size"])
     assert plan.stages["sft"].tokens == pytest.approx(3 * 0.98 * 1.2e6 / of_a_token)
     assert without_addresses(config)["sources"]["fineweb"]["shards"] == [{"bytes": 6_500_000}]
     shard.unlink()
@@ -101,7 +101,7 @@ def test_a_download_of_unknown_size_is_named():
         "preferences (size not stated)\n" in plan_text.describe(config, plan)
     )
     config["sources"]["instructions"]["alpaca"]["bytes"] = 22_773_992
-    manifest = Path(planning.Paths(config).preferences, "manifest.json")
+    manifest = Path(planning.Paths(config).records_manifest("preferences"))
     manifest.parent.mkdir(parents=True)
     manifest.write_text("{}")
     assert "download   books 97 MB, web pages 65 MB, instructions 23 MB\n" in plan_text.describe(
@@ -163,7 +163,7 @@ def test_alignment_is_planned_with_its_rows_of_two_contexts():
     assert list(with_dpo.stages) == ["pretrain", "sft", "dpo"]
     assert list(without.stages) == ["pretrain", "sft"]
     assert with_dpo.stages["dpo"].tokens == pytest.approx(
-        0.98 * planned_data.PAIRS_BYTES / 1.9 * planned_data.RECORD_OVERHEAD, rel=0.01
+        0.98 * data.RECORDS_BYTES["preferences"] / 1.9 * data.RECORD_OVERHEAD, rel=0.01
     )
     assert with_dpo.memory > without.memory
 

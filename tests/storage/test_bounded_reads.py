@@ -13,7 +13,7 @@ PACKAGE = ROOT / "nanoeuler"
 OURS = {
     "backend/cuda/source.py": "kernels of the package",
     "system/compiling.py": "modules of the package, and machine code that this user's Numba wrote",
-    "config/stages.py": "modules of the package",
+    "config/rules.py": "modules of the package",
     "system/cores.py": "/proc and control groups",
     "corpus/document_sources.py": "own texts, in batches of a bounded size",
     "evaluation/report/rendering.py": "scripts of the package",

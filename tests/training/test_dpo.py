@@ -13,11 +13,11 @@ from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import FlatBuffer, initial_parameters
 from nanoeuler.model.template import TEMPLATES
 from nanoeuler.model.transformer import Transformer
-from nanoeuler.training.dpo import measure
 from nanoeuler.training.objectives import PreferenceLoss
 from nanoeuler.training.optimizer.adamw import AdamW
 from nanoeuler.training.pairs import PairStream, encode_pairs, reply_sums
 from nanoeuler.training.scoring import all_logprobs
+from nanoeuler.training.stages.dpo import measure
 from nanoeuler.training.state import TrainingState
 
 CONTEXT = 300

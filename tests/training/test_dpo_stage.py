@@ -11,9 +11,9 @@ import pytest
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.errors import UserError
 from nanoeuler.model.files import load_model
-from nanoeuler.training.dpo import computed_by, read_reference
 from nanoeuler.training.pairs import encode_pairs
 from nanoeuler.training.records import encode_records
+from nanoeuler.training.stages.dpo import computed_by, read_reference
 
 
 def test_dpo_resumes_to_the_bit_after_kill_9(trainer, tuned):

@@ -7,22 +7,24 @@ from pathlib import Path
 import pytest
 
 from nanoeuler.config import load
-from nanoeuler.config.settings import STAGE_SECTIONS, Pretrain, Sft
-from nanoeuler.config.stages import stage_config
+from nanoeuler.config.settings import Pretrain, Sft
+from nanoeuler.config.stages import BY_SECTION, stage_config
 from nanoeuler.training.fingerprint import fingerprint
 
 ROOT = Path(__file__).parents[2]
 PRETRAIN = Pretrain(tokens=5000, batch_tokens=500, learning_rate=1e-3)
 
 
-@pytest.mark.parametrize("stage", STAGE_SECTIONS)
+@pytest.mark.parametrize("stage", BY_SECTION)
 @pytest.mark.parametrize("run", ["config", "small", "medium", "base", "large"])
 def test_a_stage_that_is_run_by_hand_finds_what_the_workflow_has_trained(run, stage, monkeypatch):
     monkeypatch.chdir(ROOT)
     config = load(f"config/{run}.yaml")
     handed = load(stage_config(config, stage))
     prints = {
-        fingerprint(stage, STAGE_SECTIONS[stage].read(each[stage]), model=each["model"] | preset)
+        fingerprint(
+            stage, BY_SECTION[stage].settings.read(each[stage]), model=each["model"] | preset
+        )
         for each in (config, handed)
         for preset in [{"preset": None}]
     }

@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from nanoeuler.backend.reference import ReferenceBackend
+from nanoeuler.config.stages import BY_SECTION
 from nanoeuler.errors import UserError
 from nanoeuler.interchange.accepting import accept
 from nanoeuler.model.files import load_model
@@ -14,10 +15,10 @@ from nanoeuler.storage.record_folder import RecordFolder
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.shards import manifest_fingerprint
 from nanoeuler.tokenizer.stages import tokenize_corpus
-from nanoeuler.training.dpo import dpo
+from nanoeuler.training.loop import train
 from nanoeuler.training.parents import read_parent
-from nanoeuler.training.pretrain import pretrain
-from nanoeuler.training.sft import sft
+from nanoeuler.training.stages import module_of
+from nanoeuler.training.stages.inputs import Inputs
 
 
 @pytest.fixture
@@ -32,14 +33,12 @@ def start(data, tuned, trainer, tmp_path):
         if stage == "tokenize":
             corpus = copy / "corpus" / "manifest.json"
             tokenize_corpus(corpus, tokenizer, output, config["model"]["vocab_size"])
-        elif stage == "pretrain":
-            pretrain(config, copy / "tokens" / "manifest.json", tokenizer, output, engine)
-        elif stage == "sft":
-            records = copy / "instructions" / "manifest.json"
-            sft(config, records, tokenizer, parent, output, engine)
         else:
-            pairs = copy / "preferences" / "manifest.json"
-            dpo(config, pairs, tokenizer, parent, output, engine)
+            declared = BY_SECTION[stage]
+            kind = declared.records.kind if declared.records else "tokens"
+            given = parent if declared.parents else None
+            inputs = Inputs(config, copy / kind / "manifest.json", tokenizer, output, given)
+            train(module_of(declared).job(inputs, engine))
 
     return run
 

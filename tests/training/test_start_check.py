@@ -17,7 +17,9 @@ from nanoeuler.training.check_form import (
     check_small_model,
     small_form,
 )
-from nanoeuler.training.pretrain import pretrain
+from nanoeuler.training.loop import train
+from nanoeuler.training.stages.inputs import Inputs
+from nanoeuler.training.stages.pretrain import job
 from nanoeuler.training.start_check import Form, check_before_training, kept_path, read_kept
 from tests import models
 
@@ -210,9 +212,9 @@ def test_the_losses_are_those_of_the_whole_vocabulary():
 
 
 def test_a_wrong_engine_trains_nothing_and_is_named_with_its_op(data, trainer, tmp_path):
-    inputs = data / "tokens/manifest.json", data / "tokenizer.json", tmp_path / "pretrain"
+    files = data / "tokens/manifest.json", data / "tokenizer.json", tmp_path / "pretrain"
     with pytest.raises(UserError) as refused:
-        pretrain(trainer.config, *inputs, LinearSign(2))
+        train(job(Inputs(trainer.config, *files), LinearSign(2)))
     said = str(refused.value)
     assert said.startswith("pretrain: engine cpu in fp32 on ")
     assert "op 'linear 1 × 8 × 24' differs by 2.0e+00 in dx" in said

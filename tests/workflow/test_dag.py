@@ -429,7 +429,7 @@ def test_alignment_starts_from_the_tuned_model(done):
 def test_tuning_and_alignment_know_what_the_other_one_holds_out(done):
     for stage, option in (("sft", "--preferences"), ("dpo", "--instructions")):
         call = next(call for call in done.calls if call.startswith(f"{stage} "))
-        assert f"{option} data/{option[2:]}/" in call
+        assert f"{option}=data/{option[2:]}/" in call
 
 
 def test_the_offline_sample_is_written_before_anything_is_fetched(done):

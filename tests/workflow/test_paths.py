@@ -7,7 +7,9 @@ import pytest
 from stub_checkout import CONFIG, SOURCES
 
 from nanoeuler.config import load
-from nanoeuler.config.paths import Paths, option
+from nanoeuler.config.paths import Paths
+from nanoeuler.config.stages import SFT
+from nanoeuler.workflow.params import option
 
 
 @pytest.fixture
@@ -89,17 +91,21 @@ def test_tasks_are_fetched_by_name_and_shared_by_runs(paths):
 
 
 def test_fine_tuning_may_start_from_another_model(paths):
-    assert paths().sft_parent == ["results/trial/pretrain/model/model.safetensors"]
-    assert paths("sft.init_from=elsewhere/model").sft_parent == []
+    pretrained = "results/trial/pretrain/model/model.safetensors"
+    assert paths().parent_weights(SFT) == [pretrained]
+    assert paths("sft.init_from=elsewhere/model").parent_weights(SFT) == []
 
 
 def test_instructions_of_your_own_lie_under_a_name_made_of_their_path(paths):
     Path("my data.json").write_text("[]")
-    assert paths("sft.instructions=alpaca").instructions == "data/instructions/alpaca"
+    assert (
+        paths("sft.instructions=alpaca").records_folder("instructions")
+        == "data/instructions/alpaca"
+    )
     Path("my").mkdir()
     Path("my/data.json").write_text("[]")
     for name, short_hash in (("my data.json", "bdfb8365"), ("my/data.json", "1f135497")):
-        folder = paths(f"sft.instructions={name}").instructions
+        folder = paths(f"sft.instructions={name}").records_folder("instructions")
         assert folder == f"data/instructions/my-data-json-{short_hash}"
 
 

@@ -8,7 +8,7 @@ from stub_checkout import CONFIG, SOURCES
 
 from nanoeuler.config import load
 from nanoeuler.config.paths import Paths
-from nanoeuler.config.stages import STAGES, code_fingerprint, stage_config, stage_identity
+from nanoeuler.config.rules import RULES, code_fingerprint, stage_config, stage_identity
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def resolve(tmp_path, monkeypatch):
 def rerun(before: dict, after: dict) -> set[str]:
     """The stages whose identity differs; the report reads everything and is left out."""
     return {
-        stage for stage in STAGES if stage_identity(before, stage) != stage_identity(after, stage)
+        stage for stage in RULES if stage_identity(before, stage) != stage_identity(after, stage)
     } - {"plan", "write_report"}
 
 

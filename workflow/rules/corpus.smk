@@ -105,7 +105,7 @@ rule fetch_instructions:
     input:
         before=paths.before_download,
     output:
-        manifest=f"{paths.instructions}/manifest.json",
+        manifest=paths.records_manifest("instructions"),
     log:
         paths.log("fetch_instructions"),
     threads: 1
@@ -115,7 +115,7 @@ rule fetch_instructions:
         identity=lambda wildcards: stage_identity(config, "fetch_instructions"),
         config=lambda wildcards, output: stage_config(config, "fetch_instructions"),
         name=lambda wildcards, output: config["sft"]["instructions"],
-        folder=lambda wildcards, output: paths.instructions,
+        folder=lambda wildcards, output: paths.records_folder("instructions"),
     message:
         "Fetching and checking the instructions {params.name}"
     shell:
@@ -127,7 +127,7 @@ rule fetch_preferences:
     input:
         before=paths.before_download,
     output:
-        manifest=f"{paths.preferences}/manifest.json",
+        manifest=paths.records_manifest("preferences"),
     log:
         paths.log("fetch_preferences"),
     threads: 1
@@ -137,7 +137,7 @@ rule fetch_preferences:
         identity=lambda wildcards: stage_identity(config, "fetch_preferences"),
         config=lambda wildcards, output: stage_config(config, "fetch_preferences"),
         name=lambda wildcards, output: config["dpo"]["preferences"],
-        folder=lambda wildcards, output: paths.preferences,
+        folder=lambda wildcards, output: paths.records_folder("preferences"),
     message:
         "Fetching and checking the preferences {params.name}"
     shell:

@@ -52,7 +52,7 @@ rule evaluate_model:
         unpack(lambda wildcards: paths.model(wildcards.stage)),
         tokens=paths.tokens,
         questions=paths.questions,
-        instructions=paths.instructions_manifest,
+        instructions=[*filter(None, [paths.learned_records.get("instructions")])],
         tasks=paths.tasks,
     output:
         scores=report(
@@ -98,7 +98,7 @@ rule write_report:
         gradients=paths.gradients,
         corpus=paths.corpus_manifest,
         tokens=paths.tokens,
-        instructions=paths.instructions_manifest,
+        instructions=[*filter(None, [paths.learned_records.get("instructions")])],
     output:
         report=report(paths.report, category="Run", caption="../report/run.rst"),
         metrics=report(paths.metrics, category="Run", caption="../report/metrics.rst"),

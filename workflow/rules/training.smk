@@ -4,8 +4,8 @@
 # rule, because Snakemake deletes the outputs of a job that failed or was stopped. The model folder
 # is one, and is written last.
 #
-# REQUIRED INPUTS   the token manifest and the tokenizer; for sft and dpo also the instructions or
-#                   preferences, and the model of the stage before
+# REQUIRED INPUTS   the token manifest and the tokenizer; for stages that learn from records also
+#                   those, and the model of the stage before
 # OUTPUTS           results/<run>/<stage>/model/{model.safetensors,config.json,tokenizer.json}
 #                   results/<run>/gradients.json and fit.json
 
@@ -14,8 +14,7 @@
 rule check_fit:
     input:
         tokenizer=ancient(paths.tokenizer),
-        instructions=paths.instructions_manifest,
-        preferences=paths.preferences_manifest,
+        records=list(paths.learned_records.values()),
     output:
         paths.fit,
     log:
@@ -27,10 +26,7 @@ rule check_fit:
     params:
         identity=lambda wildcards: stage_identity(config, "check_fit"),
         config=lambda wildcards, output: stage_config(config, "check_fit"),
-        records=lambda wildcards, input: [
-            *option("--instructions", input.instructions),
-            *option("--preferences", input.preferences),
-        ],
+        records=not_compared(options(paths.learned_records)),
     message:
         "Counting the records that fit into the context"
     shell:
@@ -60,130 +56,39 @@ rule check_gradients:
         " {params.device} --log {log:q}"
 
 
-rule pretrain:
-    input:
-        tokens=paths.tokens,
-        tokenizer=ancient(paths.tokenizer),
-    output:
-        **paths.model("pretrain"),
-    log:
-        f"{paths.stage('pretrain')}/train.log",
-    threads: TRAINING_THREADS
-    resources:
-        **cluster_resources(config, cluster, TRAINING_GPUS, TRAINING_NODES),
-        gpu=TRAINING_NODES * TRAINING_GPUS,
-        mem_mb=training_megabytes(config, TRAINING_GPUS),
-    params:
-        identity=lambda wildcards: stage_identity(config, "pretrain"),
-        config=lambda wildcards, output: stage_config(config, "pretrain"),
-        amount=lambda wildcards, output: config["pretrain"]["tokens"],
-        folder=lambda wildcards, output: paths.stage("pretrain"),
-        srun=lambda wildcards, resources: srun(resources, running.on_cluster),
-        device=lambda wildcards, resources: (
-            f"--device {config['device']} --gpus {task_gpus(resources, running.on_cluster)}"
-        ),
-    message:
-        "Pretraining on {params.amount} tokens"
-    shell:
-        "{params.srun}python -m nanoeuler pretrain --config {params.config:q}"
-        " --tokens {input.tokens:q} --tokenizer {input.tokenizer:q} --output {params.folder:q}"
-        " {params.device} --log {log:q}"
+# A rule for each stage of training: pretrain, sft, …
+for stage in STAGES:
 
-
-rule sft:
-    input:
-        parent=paths.sft_parent,
-        tokenizer=ancient(paths.tokenizer),
-        instructions=f"{paths.instructions}/manifest.json",
-        preferences=paths.preferences_manifest,
-    output:
-        **paths.model("sft"),
-    log:
-        f"{paths.stage('sft')}/train.log",
-    threads: TRAINING_THREADS
-    resources:
-        **cluster_resources(config, cluster, TRAINING_GPUS, TRAINING_NODES),
-        gpu=TRAINING_NODES * TRAINING_GPUS,
-        mem_mb=training_megabytes(config, TRAINING_GPUS),
-    params:
-        identity=lambda wildcards: stage_identity(config, "sft"),
-        config=lambda wildcards, output: stage_config(config, "sft"),
-        parent=lambda wildcards: config["sft"]["init_from"] or paths.model_folder("pretrain"),
-        folder=lambda wildcards, output: paths.stage("sft"),
-        apart=lambda wildcards, input: option("--preferences", input.preferences),
-        srun=lambda wildcards, resources: srun(resources, running.on_cluster),
-        device=lambda wildcards, resources: (
-            f"--device {config['device']} --gpus {task_gpus(resources, running.on_cluster)}"
-        ),
-    message:
-        "Fine-tuning the pretrained model on instructions"
-    shell:
-        "{params.srun}python -m nanoeuler sft --config {params.config:q}"
-        " --instructions {input.instructions:q} {params.apart:q}"
-        " --tokenizer {input.tokenizer:q} --parent={params.parent:q} --output {params.folder:q}"
-        " {params.device} --log {log:q}"
-
-
-rule sft_scratch:
-    input:
-        instructions=f"{paths.instructions}/manifest.json",
-        preferences=paths.preferences_manifest,
-        tokenizer=paths.tokenizer,
-    output:
-        **paths.model("sft_scratch"),
-    log:
-        f"{paths.stage('sft_scratch')}/train.log",
-    threads: TRAINING_THREADS
-    resources:
-        **cluster_resources(config, cluster, TRAINING_GPUS, TRAINING_NODES),
-        gpu=TRAINING_NODES * TRAINING_GPUS,
-        mem_mb=training_megabytes(config, TRAINING_GPUS),
-    params:
-        identity=lambda wildcards: stage_identity(config, "sft"),
-        config=lambda wildcards, output: stage_config(config, "sft"),
-        folder=lambda wildcards, output: paths.stage("sft_scratch"),
-        apart=lambda wildcards, input: option("--preferences", input.preferences),
-        srun=lambda wildcards, resources: srun(resources, running.on_cluster),
-        device=lambda wildcards, resources: (
-            f"--device {config['device']} --gpus {task_gpus(resources, running.on_cluster)}"
-        ),
-    message:
-        "Fine-tuning random weights, to show what pretraining is worth"
-    shell:
-        "{params.srun}python -m nanoeuler sft --config {params.config:q}"
-        " --instructions {input.instructions:q} {params.apart:q}"
-        " --tokenizer {input.tokenizer:q} --output {params.folder:q} {params.device} --log {log:q}"
-
-
-rule dpo:
-    input:
-        parent=paths.dpo_parent_weights,
-        tokenizer=ancient(paths.tokenizer),
-        preferences=f"{paths.preferences}/manifest.json",
-        instructions=paths.instructions_manifest,
-    output:
-        **paths.model("dpo"),
-    log:
-        f"{paths.stage('dpo')}/train.log",
-    threads: TRAINING_THREADS
-    resources:
-        **cluster_resources(config, cluster, TRAINING_GPUS, TRAINING_NODES),
-        gpu=TRAINING_NODES * TRAINING_GPUS,
-        mem_mb=training_megabytes(config, TRAINING_GPUS),
-    params:
-        identity=lambda wildcards: stage_identity(config, "dpo"),
-        config=lambda wildcards, output: stage_config(config, "dpo"),
-        parent=lambda wildcards: paths.dpo_parent,
-        folder=lambda wildcards, output: paths.stage("dpo"),
-        apart=lambda wildcards, input: option("--instructions", input.instructions),
-        srun=lambda wildcards, resources: srun(resources, running.on_cluster),
-        device=lambda wildcards, resources: (
-            f"--device {config['device']} --gpus {task_gpus(resources, running.on_cluster)}"
-        ),
-    message:
-        "Aligning the model with preferences"
-    shell:
-        "{params.srun}python -m nanoeuler dpo --config {params.config:q}"
-        " --preferences {input.preferences:q} {params.apart:q}"
-        " --tokenizer {input.tokenizer:q} --parent={params.parent:q} --output {params.folder:q}"
-        " {params.device} --log {log:q}"
+    rule:
+        name:
+            stage.name
+        input:
+            paths.parent_weights(stage),
+            list(paths.material(stage).values()),
+            tokenizer=paths.tokenizer,
+        output:
+            **paths.model(stage.name),
+        log:
+            f"{paths.stage(stage.name)}/train.log",
+        threads: TRAINING_THREADS
+        resources:
+            **cluster_resources(config, cluster, TRAINING_GPUS, TRAINING_NODES),
+            gpu=TRAINING_NODES * TRAINING_GPUS,
+            mem_mb=training_megabytes(config, TRAINING_GPUS),
+        params:
+            identity=compared(stage_identity(config, stage.section)),
+            parent=compared(options(paths.parent(stage))),
+            config=not_compared(stage_config(config, stage.section)),
+            command=not_compared(stage.section),
+            material=not_compared(options(paths.material(stage))),
+            folder=not_compared(paths.stage(stage.name)),
+            srun=lambda wildcards, resources: srun(resources, running.on_cluster),
+            device=lambda wildcards, resources: (
+                f"--device {config['device']} --gpus {task_gpus(resources, running.on_cluster)}"
+            ),
+        message:
+            stage.message.format_map(config[stage.section])
+        shell:
+            "{params.srun}python -m nanoeuler {params.command} --config {params.config:q}"
+            " {params.material:q} --tokenizer {input.tokenizer:q} {params.parent:q}"
+            " --output {params.folder:q} {params.device} --log {log:q}"

@@ -4,6 +4,7 @@ import json
 
 from markupsafe import Markup
 
+from nanoeuler.config.stages import KINDS
 from nanoeuler.evaluation.formats import (
     decimals,
     enumeration,
@@ -45,14 +46,11 @@ def data_rows(run: Run) -> list[list[str]]:
                     ratio,
                 ]
             )
-    for manifest, kind, key in (
-        (run.instructions, "instructions", "records"),
-        (run.preferences, "preferences", "pairs"),
-    ):
-        if manifest:
-            for split, suffix in SPLITS.items():
-                title = f"{manifest['name']} {kind}{suffix}"
-                rows.append([title, with_commas(manifest[split][key]), "–", "–", "–"])
+    for kind, manifest in run.records.items():
+        unit = KINDS[kind].unit
+        for split, suffix in SPLITS.items():
+            title = f"{manifest['name']} {kind}{suffix}"
+            rows.append([title, with_commas(manifest[split][f"{unit}s"]), "–", "–", "–"])
     return rows
 
 
@@ -133,7 +131,7 @@ def used_licences(run: Run) -> dict[str, str]:
     used = {name: source.get("licence") or "unknown" for name, source in run.sources.items()}
     for evaluation in run.evaluations.values():
         learned = evaluation.get("model_info") or {}
-        for kind in ("instructions", "preferences"):
+        for kind in KINDS:
             if material := learned.get(kind):
                 name = f"{material.get('name') or 'unnamed'} {kind}"
                 used[name] = material.get("licence") or "unknown"

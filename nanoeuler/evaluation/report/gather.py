@@ -9,6 +9,7 @@ from typing import Any
 
 from nanoeuler.config.inline import misfit_of
 from nanoeuler.config.paths import Paths
+from nanoeuler.config.stages import PRETRAIN, in_order, is_baseline
 from nanoeuler.errors import UserError
 from nanoeuler.evaluation import shapes
 from nanoeuler.evaluation.comparison import EVALUATION
@@ -21,10 +22,6 @@ from nanoeuler.storage.timing import read_times
 Json = dict[str, Any]
 """An object of a JSON file."""
 
-STAGES = ("pretrain", "sft", "dpo", "sft_scratch")
-"""In the order in which a report shows them; stages of other names follow."""
-SCRATCH = "sft_scratch"
-"""The stage that shows what pretraining is worth: its model has read no running text."""
 MEASURED = {
     "finished": shapes.Measurement,
     "validation": shapes.Validation,
@@ -110,8 +107,7 @@ class Run:
     gradients: Json | None = None
     corpus: Json | None = None  # manifest of the corpus
     tokens: Json | None = None  # manifest of the token shards
-    instructions: Json | None = None  # manifest of the instruction records
-    preferences: Json | None = None  # manifest of the preference pairs
+    records: dict[str, Json] = field(default_factory=dict)  # manifests of records, by kind
     pipeline: Json | None = None  # which rules need which, as the workflow keeps it
     plan: Json | None = None  # what the workflow planned before its first job
     disk: dict[str, int] = field(default_factory=dict)  # data and results → bytes of the run there
@@ -130,7 +126,7 @@ class Run:
     @property
     def bigram(self) -> dict[str, float]:
         """Source → held-out bits per byte of a bigram model: the baseline."""
-        pretrain = self.stages.get("pretrain")
+        pretrain = self.stages.get(PRETRAIN.name)
         return pretrain.header.get("bigram_bits_per_byte", {}) if pretrain else {}
 
     @property
@@ -138,7 +134,7 @@ class Run:
         """Source → held-out bits per byte after the first stage, which learned from such text: of
         its evaluation, or else of its own last measurement."""
         held_out = (self.first.evaluation or {}).get("held_out") or {}
-        measured = self.first.handed_on if self.first.name == "pretrain" else None
+        measured = self.first.handed_on if self.first.name == PRETRAIN.name else None
         return (
             {source: each["bits_per_byte"] for source, each in held_out.items()} or measured or {}
         )
@@ -150,7 +146,7 @@ class Run:
     @property
     def readers(self) -> dict[str, Json]:
         """The evaluations of models that have read running text: only theirs say anything of it."""
-        return {name: each for name, each in self.evaluations.items() if name != SCRATCH}
+        return {name: each for name, each in self.evaluations.items() if not is_baseline(name)}
 
     def evaluated(self, key: str) -> dict[str, Any]:
         """Stage → what its evaluation has under `key`, for the stages that have something there."""
@@ -191,12 +187,9 @@ def gather(config: Mapping[str, Any], folder: Path) -> Run:
             run.disk = {"data": bytes_in(data_of(paths)), "results": bytes_in([folder])}
         run.corpus = read_result(Path(paths.corpus_manifest), shapes.Corpus)
         run.tokens = read_result(Path(paths.tokens), shapes.Tokens)
-        if config.get("sft", {}).get("enabled"):
-            path = Path(paths.instructions) / "manifest.json"
-            run.instructions = read_result(path, shapes.Instructions)
-        if config.get("dpo", {}).get("enabled"):
-            path = Path(paths.preferences) / "manifest.json"
-            run.preferences = read_result(path, shapes.Preferences)
+        for kind, path in paths.learned_records.items():
+            if manifest := read_result(Path(path), shapes.RECORDS[kind]):
+                run.records[kind] = manifest
     return run
 
 
@@ -276,10 +269,6 @@ def read_pipeline(folder: Path) -> Json | None:
     except CycleError as error:
         raise UserError(f"{path}: its rules need each other in a circle; {MEND}") from error
     return pipeline
-
-
-def in_order(stages: set[str]) -> list[str]:
-    return [name for name in STAGES if name in stages] + sorted(stages - set(STAGES))
 
 
 def kept_configuration(folder: Path) -> Json:

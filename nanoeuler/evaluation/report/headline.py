@@ -2,6 +2,7 @@
 
 from markupsafe import Markup
 
+from nanoeuler.config.stages import BY_SECTION, PRETRAIN, RECORD_STAGES, result_of
 from nanoeuler.corpus.little_text import warning_for
 from nanoeuler.evaluation.formats import (
     duration,
@@ -40,7 +41,7 @@ def sentence(run: Run) -> str:
     if run.first.parameters:
         text += f" of {short_count(run.first.parameters)} parameters"
     trained = {name: stage for name, stage in run.stages.items() if stage.last}
-    if pretrain := trained.get("pretrain"):
+    if pretrain := trained.get(PRETRAIN.name):
         given = pretrain.settings.get("init_from")
         start = "the weights of another run" if given else "random weights"
         amount = "text"
@@ -49,14 +50,11 @@ def sentence(run: Run) -> str:
         read = f"{short_count(pretrain.last['tokens'])} tokens read"
         time = duration(pretrain.last["seconds"])
         text += f", trained from {start} on {amount} ({read} in {time})"
-    for name, verb, key, noun in (
-        ("sft", "fine-tuned on", "records", "instructions"),
-        ("dpo", "aligned with", "pairs", "preference pairs"),
-    ):
-        if stage := trained.get(name):
-            number = stage.header.get(key)
-            material = f"{with_commas(number)} {noun}" if number else noun
-            text += f", then {verb} {material} in {duration(stage.last['seconds'])}"
+    for name, declared in BY_SECTION.items():
+        if (stage := trained.get(name)) and (records := declared.records):
+            number = stage.header.get(f"{records.unit}s")
+            material = f"{with_commas(number)} {records.noun}" if number else records.noun
+            text += f", then {declared.verb} {material} in {duration(stage.last['seconds'])}"
     unfinished = [
         stage_name(name) for name, stage in run.stages.items() if stage.steps and not stage.finished
     ]
@@ -72,16 +70,17 @@ def sentence(run: Run) -> str:
 
 def tiles(run: Run) -> Markup:
     """The numbers that one looks for first."""
-    evaluations, dpo = run.evaluations, run.stages.get("dpo")
-    base = evaluations.get("pretrain") or next(iter(evaluations.values()), {})
-    tuned = evaluations.get("dpo") or evaluations.get("sft") or {}
+    evaluations = run.evaluations
+    paired = next((one for one in run.stages.values() if "held_out_pairs" in one.header), None)
+    base = evaluations.get(PRETRAIN.name) or next(iter(evaluations.values()), {})
+    tuned = result_of(stage.name for stage in RECORD_STAGES.values() if stage.name in evaluations)
     return render(
         "tiles.html",
         held_out=base.get("held_out") or {},
         bigram=run.bigram,
-        answers=tuned.get("answers"),
-        accuracy=(dpo.handed_on or {}).get("accuracy") if dpo else None,
-        pairs=dpo.header.get("held_out_pairs") if dpo else None,
+        answers=evaluations.get(tuned, {}).get("answers"),
+        accuracy=(paired.handed_on or {}).get("accuracy") if paired else None,
+        pairs=paired.header["held_out_pairs"] if paired else None,
         seconds={name: stage.last["seconds"] for name, stage in run.stages.items() if stage.last},
         checked=summarise_gradients(run.gradients),
     )

@@ -4,8 +4,9 @@ from typing import Any
 
 from markupsafe import Markup
 
+from nanoeuler.config.stages import BY_NAME
 from nanoeuler.evaluation.formats import duration, with_commas
-from nanoeuler.evaluation.report.gather import STAGES, Run
+from nanoeuler.evaluation.report.gather import Run
 from nanoeuler.evaluation.report.rendering import render
 
 REPORT = "write_report"
@@ -52,5 +53,5 @@ def row(run: Run, rule: str) -> dict[str, Any]:
         "jobs": jobs,
         "seconds": seconds,
         "time": unknown if seconds is None else duration(seconds),
-        "trains": rule in STAGES,
+        "trains": rule in BY_NAME,
     }

@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 from markupsafe import Markup
 
+from nanoeuler.config.stages import BY_NAME
 from nanoeuler.evaluation.formats import decimals, duration, percent, size, stage_name
-from nanoeuler.evaluation.report.gather import STAGES, Run
+from nanoeuler.evaluation.report.gather import Run
 from nanoeuler.evaluation.report.rendering import render
 
 
@@ -25,7 +26,7 @@ def planned(run: Run) -> Markup:
         )
         found[1] += f" ({decimals(bits['low'])} to {decimals(bits['high'])})"
         rows.append(found)
-    peaks = [attempt["peak_bytes"] for rule in STAGES for attempt in run.times.get(rule, ())]
+    peaks = [attempt["peak_bytes"] for rule in BY_NAME for attempt in run.times.get(rule, ())]
     memory = max(peaks, default=None)
     rows.append(row("memory of a training process, at least", plan["memory"], memory, size))
     rows.append(row("disk, data", plan["data_disk"], run.disk.get("data"), size))

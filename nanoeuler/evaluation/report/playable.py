@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from nanoeuler.evaluation.report.gather import SCRATCH, Json, Run
+from nanoeuler.config.stages import is_baseline, result_of
+from nanoeuler.evaluation.report.gather import Json, Run
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import SavedModel, load_config, load_model
 from nanoeuler.model.flat import FlatBuffer
@@ -37,8 +38,8 @@ class Playable:
 def playable(run: Run) -> Playable | None:
     """The run's last model, if it is small and its words are GPT-2's."""
     models = {name: stage.model for name, stage in run.stages.items() if stage.model}
-    last = next((name for name in reversed(models) if name != SCRATCH), None)
-    if last is None or not fits(load_config(models[last])):
+    last = result_of(models)
+    if not last or is_baseline(last) or not fits(load_config(models[last])):
         return None
     return pack(last, models[last])
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from markupsafe import Markup
 
+from nanoeuler.config.stages import PRETRAIN, result_of
 from nanoeuler.evaluation.formats import percent, stage_colour, stage_name, with_commas
 from nanoeuler.evaluation.report.gather import Json, Run
 from nanoeuler.evaluation.report.headline import comparisons
@@ -35,7 +36,7 @@ def scores(run: Run) -> Markup:
         windows=sorted({evaluation["window"] for evaluation in evaluations}),
         limit=max((limit for limit, reached in held_out if reached), default=None),
         commonest=answers[-1]["commonest_answer"] if answers else None,
-        untuned="pretrain" in run.evaluated("answers"),
+        untuned=PRETRAIN.name in run.evaluated("answers"),
         tasks=bool(run.evaluated("tasks")),
     )
 
@@ -96,7 +97,7 @@ def questions(run: Run) -> Markup:
         asked = next(score["questions"] for score in scores if score)
         shares = [percent(score.get("score"), 0) for score in scores]
         by_kind.append([kind, with_commas(asked), *shares])
-    main = next((name for name in ("dpo", "sft") if name in answers), list(answers)[-1])
+    main = result_of(answers)
     replies = answers[main]["replies"]
     right = [reply for reply in replies if reply["correct"]]
     wrong = [reply for reply in replies if not reply["correct"]]

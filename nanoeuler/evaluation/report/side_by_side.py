@@ -10,8 +10,9 @@ from typing import Any
 
 from markupsafe import Markup
 
+from nanoeuler.config.rules import lasting
 from nanoeuler.config.settings import Configuration
-from nanoeuler.config.stages import lasting
+from nanoeuler.config.stages import PRETRAIN, in_order, result_of
 from nanoeuler.evaluation.formats import (
     decimals,
     duration,
@@ -21,7 +22,7 @@ from nanoeuler.evaluation.formats import (
     with_commas,
 )
 from nanoeuler.evaluation.report.charts import Series, line_chart
-from nanoeuler.evaluation.report.gather import SCRATCH, Json, Run, Stage, in_order
+from nanoeuler.evaluation.report.gather import Json, Run, Stage
 from nanoeuler.evaluation.report.rendering import render, render_page
 from nanoeuler.evaluation.report.results import sample_cards
 from nanoeuler.evaluation.report.training import (
@@ -224,7 +225,7 @@ def curves(runs: Mapping[str, Run], stage: str, colours: Mapping[str, int]) -> l
         losses = [loss_series(name, one, x, colours[name]) for name, one in trained.items()]
         charts.append(line_chart(x.title("Training loss"), "nats per token", x.label, losses))
         for key in names_in(validations, "validation"):
-            text = stage == "pretrain"
+            text = stage == PRETRAIN.name
             title, unit = ("Held-out text:", "bits per byte") if text else ("Held-out", "")
             lines = [
                 validation_series(name, one, x, key, colours[name]) for name, one in trained.items()
@@ -261,8 +262,6 @@ def samples(
     """Replies of each run's last model to the same prompts."""
     named = {}
     for name, run in runs.items():
-        stages = [stage for stage in run.evaluations if stage != SCRATCH] or [*run.evaluations]
-        if stages:
-            label = f"{name}, {stage_name(stages[-1])}"
-            named[label] = (colours[name], run.evaluations[stages[-1]])
+        if stage := result_of(run.evaluations):
+            named[f"{name}, {stage_name(stage)}"] = (colours[name], run.evaluations[stage])
     return sample_cards(named)

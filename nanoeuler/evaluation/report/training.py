@@ -7,6 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from nanoeuler.config.stages import BY_SECTION, PRETRAIN
 from nanoeuler.evaluation.formats import (
     decimals,
     duration,
@@ -63,11 +64,14 @@ def time_axis(stages: Iterable[Stage]) -> Axis:
 
 def training(run: Run) -> Markup:
     steps = {name: stage for name, stage in run.stages.items() if stage.steps}
-    pretrain, dpo = steps.pop("pretrain", None), steps.pop("dpo", None)
+    pretrain = steps.pop(PRETRAIN.name, None)
+    paired = [
+        steps.pop(name) for name, stage in BY_SECTION.items() if name in steps and stage.pairs
+    ]
     charts = {
         "Pretraining": pretraining_charts(run, pretrain) if pretrain else [],
         "Fine-tuning": tuning_charts(steps) if steps else [],
-        "Preferences": preference_charts(dpo) if dpo else [],
+        "Preferences": [chart for stage in paired for chart in preference_charts(stage)],
     }
     rows = [[stage_name(name), *facts(stage)] for name, stage in run.stages.items() if stage.last]
     groups = {title: [chart for chart in drawn if chart] for title, drawn in charts.items()}
@@ -97,7 +101,7 @@ def pretraining_charts(run: Run, stage: Stage) -> list[Markup]:
         charts.append(line_chart(title, unit, x.label, loss))
         held_out = held_out_series(run, stage, x)
         charts.append(line_chart(x.title("Held-out text"), "bits per byte", x.label, held_out))
-    return charts + step_charts(by_name({"pretrain": stage}), TOKENS)
+    return charts + step_charts(by_name({stage.name: stage}), TOKENS)
 
 
 def held_out_series(run: Run, stage: Stage, x: Axis) -> list[Series]:
@@ -134,7 +138,7 @@ def preference_charts(stage: Stage) -> list[Markup]:
     def held_out(label: str, key: str, colour: int) -> Series:
         return validation_series(label, stage, STEPS, key, colour)
 
-    colour = stage_colour("dpo")
+    colour = stage_colour(stage.name)
     losses = [loss_series("training", stage, STEPS, 0), held_out("held-out", "loss", colour)]
     accuracy = [
         held_out("held-out pairs", "accuracy", colour),
@@ -151,7 +155,7 @@ def preference_charts(stage: Stage) -> list[Markup]:
         line_chart("Accuracy", ranked, "step", accuracy),
         line_chart("Rewards", f"β · log-probability {measure}", "step", rewards),
         line_chart("Drift", kl, "step", drift, from_zero=True),
-        *step_charts(by_name({"dpo": stage}), STEPS),
+        *step_charts(by_name({stage.name: stage}), STEPS),
     ]
 
 

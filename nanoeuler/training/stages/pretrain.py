@@ -8,7 +8,7 @@
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,9 +28,9 @@ from nanoeuler.tokenizer.shards import TokenStore
 from nanoeuler.training.bigram import bigram_bits_per_byte
 from nanoeuler.training.distributed.group import ALONE, Group
 from nanoeuler.training.job import Job
-from nanoeuler.training.loop import train
 from nanoeuler.training.parents import check_tokenizer, read_parent
 from nanoeuler.training.schedule import Schedule
+from nanoeuler.training.stages.inputs import Inputs
 from nanoeuler.training.streams import TextStream, Tokens
 
 if TYPE_CHECKING:
@@ -40,18 +40,9 @@ SAMPLE_TOKENS = 60
 """New tokens of the sample at each measurement."""
 
 
-def pretrain(
-    config: Mapping[str, Any],
-    tokens: Path,
-    tokenizer_path: Path,
-    output: Path,
-    backend: "Backend",
-    group: Group = ALONE,
-) -> Path:
-    """Train on the token shards of the manifest `tokens`; returns the model folder.
-
-    Raises `UserError` for input that does not fit.
-    """
+def job(inputs: Inputs, backend: "Backend", group: Group = ALONE) -> Job:
+    """Training on token shards. Raises `UserError` for input that does not fit."""
+    config, tokens, tokenizer_path = inputs.config, inputs.data, inputs.tokenizer
     settings, seed = Pretrain.read(config["pretrain"]), config["seed"]
     model = ModelConfig.from_dict(config["model"])
     tokenizer, store = Tokenizer.load(tokenizer_path), TokenStore.open(tokens)
@@ -117,9 +108,9 @@ def pretrain(
         reply = writer.stream(writer.frame(prompt), Sampling(seed=seed), SAMPLE_TOKENS)
         return " ".join((prompt + "".join(reply)).split())
 
-    job = Job(
+    return Job(
         stage="pretrain",
-        output=output,
+        output=inputs.output,
         config=model,
         settings=settings,
         inputs={
@@ -152,7 +143,6 @@ def pretrain(
             "document_mask": settings.document_mask,
         },
     )
-    return train(job)
 
 
 def with_old(own: Tokens, old: Tokens, share: float, row: int, end_id: int) -> np.ndarray:

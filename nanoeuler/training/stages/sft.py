@@ -7,10 +7,8 @@
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,42 +24,33 @@ from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.training.amounts import Amount
 from nanoeuler.training.distributed.group import ALONE, Group
 from nanoeuler.training.job import Job
-from nanoeuler.training.loop import train
 from nanoeuler.training.parents import check_tokenizer, read_parent
 from nanoeuler.training.records import Fit, RecordStream, encode_records
 from nanoeuler.training.schedule import Schedule
 from nanoeuler.training.scoring import all_logprobs
+from nanoeuler.training.stages.inputs import Inputs
 from nanoeuler.training.streams import steps_in
 
 if TYPE_CHECKING:
     from nanoeuler.backend.ops import Backend
 
 
-def sft(
-    config: Mapping[str, Any],
-    instructions: Path,
-    tokenizer_path: Path,
-    parent_folder: Path | None,
-    output: Path,
-    backend: "Backend",
-    group: Group = ALONE,
-    preferences: Path | None = None,
-) -> Path:
-    """Tune the model of `parent_folder` on the records of the manifest `instructions`.
+def job(inputs: Inputs, backend: "Backend", group: Group = ALONE) -> Job:
+    """Tuning on instruction records; without a parent the first weights are random.
 
-    Prompts that the manifest `preferences` holds out are not learned. Without a parent the first
-    weights are random. Returns the model folder. Raises `UserError` for input that does not fit.
+    Raises `UserError` for input that does not fit.
     """
+    config, tokenizer_path = inputs.config, inputs.tokenizer
     settings, seed = Sft.read(config["sft"]), config["seed"]
     model = ModelConfig.from_dict(config["model"])
     model = replace(model, context=settings.context or model.context)
     tokenizer = Tokenizer.load(tokenizer_path)
-    parent = read_parent(parent_folder, model, tokenizer, tokenizer_path) if parent_folder else None
+    given = inputs.parent
+    parent = read_parent(given, model, tokenizer, tokenizer_path) if given else None
     check_tokenizer(tokenizer, tokenizer_path, model, started=parent is not None)
-    folder = RecordFolder(instructions, "instructions")
+    folder = RecordFolder(inputs.data, "instructions")
     files = [folder.file(part) for part in ("train", "validation")]
-    aligning = RecordFolder(preferences, "preferences") if preferences else None
-    apart = aligning.held_out_prompts() if aligning else frozenset()
+    apart, others = inputs.apart()
     records, fit = encode_records(files[0], tokenizer, settings.template, model.context, apart)
     describe_fit(fit, settings, model.context)
     tokens = sum(len(each.tokens) - 1 for each in records)
@@ -88,16 +77,16 @@ def sft(
         f"{stream.width} tokens, {log.counted(amount.epochs, 'epoch')}, "
         f"{log.counted(steps, 'step')} of {log.counted(stream.rows_per_step, 'row')}",
     )
-    job = Job(
+    return Job(
         stage="sft",
-        output=output,
+        output=inputs.output,
         config=model,
         settings=settings,
         inputs={
             "model": model.to_dict(),
             "seed": seed,
             "instructions": [folder.check(part) for part in ("train", "validation")],
-            **({"preferences": aligning.check("validation")} if aligning else {}),
+            **others,
             "tokenizer": tokenizer.fingerprint,
             "parent": parent.fingerprint if parent else None,
         },
@@ -124,7 +113,16 @@ def sft(
             "parent": parent.fingerprint if parent else None,
         },
     )
-    return train(job)
+
+
+def check_fit(inputs: Inputs, template: str) -> Fit:
+    """Count the records for training that the context holds. Raises `UserError` for too few."""
+    settings, tokenizer = Sft.read(inputs.config["sft"]), Tokenizer.load(inputs.tokenizer)
+    context = settings.context or inputs.config["model"]["context"]
+    file = RecordFolder(inputs.data, "instructions").file("train")
+    _, fit = encode_records(file, tokenizer, template, context, inputs.apart()[0])
+    describe_fit(fit, settings, context)
+    return fit
 
 
 def describe_fit(fit: Fit, settings: Sft, context: int) -> None:

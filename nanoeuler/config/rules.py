@@ -1,4 +1,4 @@
-"""The part of the configuration that each stage reads, and the part that makes it run again."""
+"""The part of the configuration that each rule reads, and the part that makes it run again."""
 
 import functools
 import hashlib
@@ -11,16 +11,17 @@ from typing import Any, NamedTuple
 from nanoeuler.config.section import Reruns, Section, section_type
 from nanoeuler.config.settings import Configuration
 from nanoeuler.config.sources import Sources
+from nanoeuler.config.stages import BY_SECTION, RECORD_STAGES
 from nanoeuler.storage.files import atomic_write, canonical_json, sha256_text
 
 Config = Mapping[str, Any]
 
 
-class Stage(NamedTuple):
-    """A stage of the workflow.
+class Rule(NamedTuple):
+    """A rule of the workflow.
 
     `reads` are the keys that it reads, where {…} stands for the value of another key. `revision` is
-    raised when the stage's code changes what it writes.
+    raised when its code changes what it writes.
     """
 
     reads: tuple[str, ...]
@@ -29,7 +30,7 @@ class Stage(NamedTuple):
 
 WHOLE_RUN = (
     *("run", "seed", "device", "gpus", "max_hours", "data_dir", "results_dir", "sample"),
-    *("corpus", "tokenizer", "model", "pretrain", "sft", "dpo", "evaluate", "sources"),
+    *("corpus", "tokenizer", "model", *BY_SECTION, "evaluate", "sources"),
 )
 CHECKED_CODE = ("model", "backend", "training", "system/compiling.py")
 """Parts of the package that decide what a stage computes, for `code_fingerprint`."""
@@ -40,56 +41,52 @@ CHECKED_SETTINGS = (
 )
 """Keys of `pretrain` that decide what a training step computes on one batch."""
 
+FIT_SETTINGS = ("enabled", "init_from", "template", "context", "minimum_fit_share")
+"""Keys of a stage that decide how much of its records the context holds."""
+
 LONGEST_ARGUMENT = 60_000
 """Characters of JSON in a command, which holds file names, too."""
 
 BOOKS = "sources.gutenberg"
 PAGES = "sources.fineweb"
 
-STAGES = {
-    "plan": Stage(WHOLE_RUN),
-    "write_sample": Stage(("sample",)),
-    "fetch_book": Stage((f"{BOOKS}.collection", f"{BOOKS}.mirror", f"{BOOKS}.delay_seconds")),
-    "clean_book": Stage(()),
-    "extract_fineweb": Stage(
+RULES = {
+    "plan": Rule(WHOLE_RUN),
+    "write_sample": Rule(("sample",)),
+    "fetch_book": Rule((f"{BOOKS}.collection", f"{BOOKS}.mirror", f"{BOOKS}.delay_seconds")),
+    "clean_book": Rule(()),
+    "extract_fineweb": Rule(
         ("corpus.fineweb", f"{PAGES}.collection", f"{PAGES}.revision", f"{PAGES}.shards")
     ),
-    "fetch_instructions": Stage(
-        ("sft.instructions", "sft.validation_share", "sources.instructions.{sft.instructions}")
-    ),
-    "fetch_preferences": Stage(
-        ("dpo.preferences", "dpo.validation_share", "sources.preferences.{dpo.preferences}")
-    ),
-    "fetch_questions": Stage(("evaluate.questions", "sources.questions.{evaluate.questions}")),
-    "fetch_task": Stage(("evaluate.tasks", "sources.tasks")),
-    "build_corpus": Stage(
+    **{
+        f"fetch_{kind}": Rule(
+            (
+                *(f"{stage.section}.{kind}", f"{stage.section}.validation_share"),
+                f"sources.{kind}.{{{stage.section}.{kind}}}",
+            )
+        )
+        for kind, stage in RECORD_STAGES.items()
+    },
+    "fetch_questions": Rule(("evaluate.questions", "sources.questions.{evaluate.questions}")),
+    "fetch_task": Rule(("evaluate.tasks", "sources.tasks")),
+    "build_corpus": Rule(
         (
             *("corpus.name", "corpus.sources", "corpus.validation_share", "corpus.deduplicate"),
             *("corpus.decontaminate", "corpus.join_lines", f"{BOOKS}.licence", f"{PAGES}.licence"),
         ),
     ),
-    "learn_bpe": Stage(("tokenizer",)),
-    "tokenize": Stage(("tokenizer.vocab_size",)),
-    "check_fit": Stage(
+    "learn_bpe": Rule(("tokenizer",)),
+    "tokenize": Rule(("tokenizer.vocab_size",)),
+    "check_fit": Rule(
         (
-            *(
-                "model.context",
-                "sft.enabled",
-                "sft.template",
-                "sft.context",
-                "sft.minimum_fit_share",
-            ),
-            *("dpo.enabled", "dpo.init_from", "dpo.context", "dpo.minimum_fit_share"),
+            "model.context",
+            *(f"{stage.section}.{key}" for stage in RECORD_STAGES.values() for key in FIT_SETTINGS),
         ),
     ),
-    "check_gradients": Stage(
-        ("model", *(f"pretrain.{key}" for key in CHECKED_SETTINGS)),
-    ),
-    "pretrain": Stage(("seed", "model", "pretrain")),
-    "sft": Stage(("seed", "model", "sft")),
-    "dpo": Stage(("seed", "model", "dpo")),
-    "evaluate_model": Stage(("seed", "model.context", "pretrain.document_mask", "evaluate")),
-    "write_report": Stage(WHOLE_RUN),
+    "check_gradients": Rule(("model", *(f"pretrain.{key}" for key in CHECKED_SETTINGS))),
+    **{name: Rule(("seed", "model", name), stage.revision) for name, stage in BY_SECTION.items()},
+    "evaluate_model": Rule(("seed", "model.context", "pretrain.document_mask", "evaluate")),
+    "write_report": Rule(WHOLE_RUN),
 }
 
 
@@ -99,8 +96,8 @@ def stage_config(config: Config, stage: str) -> str:
     It includes the stage's revision. The preset's name is left out, so that a preset and the same
     fields written out are one model.
     """
-    selected = select(config, STAGES[stage].reads)
-    return canonical_json(selected | {"revision": STAGES[stage].revision})
+    selected = select(config, RULES[stage].reads)
+    return canonical_json(selected | {"revision": RULES[stage].revision})
 
 
 def config_argument(config: Config, stage: str, folder: str) -> str:
@@ -125,10 +122,10 @@ def stage_identity(config: Config, stage: str) -> str:
     When it differs from last time, the stage runs again. Device, folders, intervals, logging,
     addresses of the same files and whatever else cannot change a result are left out.
     """
-    selected = select(config, STAGES[stage].reads)
+    selected = select(config, RULES[stage].reads)
     sources = lasting(selected.pop("sources", {}), Sources)
     return canonical_json(
-        lasting(selected, Configuration) | {"sources": sources, "revision": STAGES[stage].revision}
+        lasting(selected, Configuration) | {"sources": sources, "revision": RULES[stage].revision}
     )
 
 

@@ -22,7 +22,7 @@ from safetensors.numpy import load_file
 
 from nanoeuler import log
 from nanoeuler.config.settings import Dpo
-from nanoeuler.config.stages import STAGES
+from nanoeuler.config.stages import DPO
 from nanoeuler.errors import UserError
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.likelihood import Share, in_order
@@ -36,12 +36,12 @@ from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.training.amounts import Amount
 from nanoeuler.training.distributed.group import ALONE, Group
 from nanoeuler.training.job import Job
-from nanoeuler.training.loop import train
 from nanoeuler.training.objectives import PreferenceLoss
 from nanoeuler.training.pairs import PairFit, PairStream, TokenPair, encode_pairs, reply_sums
 from nanoeuler.training.parents import check_tokenizer, read_parent
 from nanoeuler.training.schedule import Schedule
 from nanoeuler.training.scoring import all_logprobs
+from nanoeuler.training.stages.inputs import Inputs
 from nanoeuler.training.streams import steps_in
 
 if TYPE_CHECKING:
@@ -50,33 +50,20 @@ if TYPE_CHECKING:
 REFERENCE, NOTE = "logprobs.safetensors", "reference.json"
 
 
-def dpo(
-    config: Mapping[str, Any],
-    preferences: Path,
-    tokenizer_path: Path,
-    parent_folder: Path,
-    output: Path,
-    backend: "Backend",
-    group: Group = ALONE,
-    instructions: Path | None = None,
-) -> Path:
-    """Align the model of `parent_folder` with the pairs of the manifest `preferences`.
-
-    Prompts that the manifest `instructions` holds out are not learned. Returns the model folder.
-    Raises `UserError` for input that does not fit.
-    """
+def job(inputs: Inputs, backend: "Backend", group: Group = ALONE) -> Job:
+    """Aligning a parent with preference pairs. Raises `UserError` for input that does not fit."""
+    config, tokenizer_path = inputs.config, inputs.tokenizer
+    assert inputs.parent is not None  # see `Stage.needs_parent`
     settings, seed = Dpo.read(config["dpo"]), config["seed"]
     model = ModelConfig.from_dict(config["model"])
     model = replace(model, context=settings.context or model.context)
     tokenizer = Tokenizer.load(tokenizer_path)
-    parent = read_parent(parent_folder, model, tokenizer, tokenizer_path)
+    parent = read_parent(inputs.parent, model, tokenizer, tokenizer_path)
     check_tokenizer(tokenizer, tokenizer_path, model, started=True)
-    folder = RecordFolder(preferences, "preferences")
+    folder = RecordFolder(inputs.data, "preferences")
     files = [folder.file(part) for part in ("train", "validation")]
     by_length = settings.loss == "simpo"
-
-    tuning = RecordFolder(instructions, "instructions") if instructions else None
-    apart = tuning.held_out_prompts() if tuning else frozenset()
+    apart, others = inputs.apart()
 
     def encode(
         path: Path, name: str, apart: frozenset[str] = frozenset()
@@ -110,7 +97,7 @@ def dpo(
         "model": model.to_dict(),
         "parent": parent.fingerprint,
         "preferences": [folder.check(part) for part in ("train", "validation")],
-        **({"instructions": tuning.check("validation")} if tuning else {}),
+        **others,
         "tokenizer": tokenizer.fingerprint,
         "template": parent.template,
     }
@@ -119,7 +106,7 @@ def dpo(
     def prepare() -> None:
         reference.update(
             reference_logprobs(
-                output / "reference",
+                inputs.output / "reference",
                 origin | computed_by(backend),
                 lambda: Transformer(model, backend.from_host(parent.parameters), backend),
                 training,
@@ -138,9 +125,9 @@ def dpo(
         f"to {training.width} tokens, {log.counted(amount.epochs, 'epoch')}, "
         f"{log.counted(steps, 'step')} of {log.counted(training.rows_per_step, 'row')}",
     )
-    job = Job(
+    return Job(
         stage="dpo",
-        output=output,
+        output=inputs.output,
         config=model,
         settings=settings,
         inputs={"seed": seed, **origin},
@@ -170,7 +157,16 @@ def dpo(
             **parent.inherited,
         },
     )
-    return train(job)
+
+
+def check_fit(inputs: Inputs, template: str) -> PairFit:
+    """Count the pairs for training that the context holds. Raises `UserError` for too few."""
+    settings, tokenizer = Dpo.read(inputs.config["dpo"]), Tokenizer.load(inputs.tokenizer)
+    context = settings.context or inputs.config["model"]["context"]
+    file = RecordFolder(inputs.data, "preferences").file("train")
+    _, fit = encode_pairs(file, tokenizer, template, context, inputs.apart()[0])
+    describe_fit(fit, "dpo", settings, context)
+    return fit
 
 
 def describe_fit(fit: PairFit, name: str, settings: Dpo, context: int) -> None:
@@ -246,7 +242,7 @@ def computed_by(backend: "Backend") -> dict[str, Any]:
     """Everything besides model and pairs that the last bits of log-probabilities depend on."""
     names = ("engine", "device", "precision")
     found = {name: backend.environment().get(name) for name in names}
-    return found | {"residual": backend.residual.name, "revision": STAGES["dpo"].revision}
+    return found | {"residual": backend.residual.name, "revision": DPO.revision}
 
 
 def read_reference(path: Path) -> dict[str, np.ndarray]:

@@ -1,0 +1,32 @@
+"""What every stage of training is given."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nanoeuler.storage.record_folder import RecordFolder
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The files that a stage reads, and where it writes."""
+
+    config: Mapping[str, Any]
+    """The configuration, or the sections that the stage reads."""
+    data: Path
+    """Manifest of the tokens or the records that it learns from."""
+    tokenizer: Path
+    output: Path = Path()
+    """Folder of the stage: results/<run>/<stage>."""
+    parent: Path | None = None
+    """Folder of the model that it starts from."""
+    others: Mapping[str, Path] = field(default_factory=dict)
+    """Manifests of other records, by their kinds: prompts that they hold out are not learned."""
+
+    def apart(self) -> tuple[frozenset[str], dict[str, str]]:
+        """The keys of the prompts that the others hold out, and the hashes of their records."""
+        folders = {kind: RecordFolder(path, kind) for kind, path in self.others.items()}
+        prompts = [folder.held_out_prompts() for folder in folders.values()]
+        hashes = {kind: folder.check("validation") for kind, folder in folders.items()}
+        return frozenset().union(*prompts), hashes

@@ -1,0 +1,28 @@
+"""The params of rules: those whose change makes a rule run again, and the others.
+
+Snakemake compares a param with that of the last run, unless it is a function of output, input,
+threads or resources, from which Snakemake can derive it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+
+def compared(value: Any) -> Callable[[Any], Any]:
+    """A param whose change makes its rule run again. It may hold braces."""
+    return lambda wildcards: value
+
+
+def not_compared(value: Any) -> Callable[[Any, Any], Any]:
+    """A param that may change freely, such as an interval, a device or a mirror."""
+    return lambda wildcards, output: value
+
+
+def option(flag: str, files: Iterable[str]) -> list[str]:
+    """The arguments that give `files` to a subcommand; none when there are no files."""
+    return [flag, *files] if list(files) else []
+
+
+def options(files: Mapping[str, str]) -> list[str]:
+    """The arguments that give each of `files` to a subcommand, by the option of its name."""
+    return [f"--{name}={file}" for name, file in files.items()]
