@@ -44,7 +44,7 @@ def step_rows(config: ModelConfig, batch: int) -> StepRows:
     random = np.random.default_rng(1)
     tokens = random.integers(1, config.vocab_size, size + 1000).astype(np.int32)
     weights = config.mtp_weights
-    return TextStream(tokens, length, size, weights, 0, False, 1, "benchmark").step(0)
+    return TextStream(tokens, length, size, weights, 0, False, 1, "benchmark").rows(0)
 
 
 def prepare(

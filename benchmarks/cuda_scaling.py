@@ -108,7 +108,7 @@ def side(
         group=group,
         rounded_sums=options.rounded_sums,
     )
-    given, each = stream(config, rows, options.length).step(0), rows // group.size
+    given, each = stream(config, rows, options.length).rows(0), rows // group.size
     state.stage(given)
 
     def step() -> None:
@@ -142,7 +142,7 @@ def ddp(
         model, device_ids=[engine.device.index], gradient_as_bucket_view=True
     )
     compiled = torch.compile(shared)
-    rows = stream(config, options.rows, options.length).step(0)
+    rows = stream(config, options.rows, options.length).rows(0)
     ids, targets = torch.from_numpy(rows.ids).cuda(), torch.from_numpy(rows.targets).cuda().long()
 
     def step() -> None:

@@ -137,7 +137,7 @@ def main() -> None:
     )
     rows = TextStream(
         tokens, options.length, len(tokens), config.mtp_weights, 0, False, 1, "benchmark"
-    ).step(0)
+    ).rows(0)
     backend = CudaBackend(options.precision, graphs=False, portable=options.portable)
     state = TrainingState(
         config, backend, initial_parameters(config, 1), AdamW(0.9, 0.95, 1e-8, 0.1, 1.0)

@@ -93,7 +93,7 @@ def ours(config: ModelConfig, stream: TextStream, options: argparse.Namespace) -
         AdamW(0.9, 0.95, 1e-8, 0.1, 1.0),
         recompute=options.recompute,
     )
-    rows = stream.step(0)
+    rows = stream.rows(0)
     losses = [
         state.train_step(rows, options.micro_batch_rows or options.rows, 1e-4).loss
         for _ in range(UNTIMED)
@@ -138,7 +138,7 @@ def peer(
     norms = [p for p in model.parameters() if p.ndim == 1]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": norms, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=1e-4, betas=(0.9, 0.95), eps=1e-8, fused=True)
-    rows = stream.step(0)
+    rows = stream.rows(0)
     ids, targets = torch.from_numpy(rows.ids).cuda(), torch.from_numpy(rows.targets).cuda().long()
     compiled = torch.compile(model)
 

@@ -136,11 +136,11 @@ def time_steps(
     name = type(optimizer).__name__
     log.line("plan", f"timing steps of {rows * length:,} tokens on {backend.name} ({name})")
     durations: list[float] = []
-    state.stage(stream.step(0).padded(at_once))
+    state.stage(stream.rows(0).padded(at_once))
     while len(durations) <= first or sum(durations[first:]) < seconds:
         began = time.monotonic()
         state.start(at_once, 0.0)
-        state.stage(stream.step(len(durations) + 1).padded(at_once))  # while a device computes
+        state.stage(stream.rows(len(durations) + 1).padded(at_once))  # while a device computes
         state.finish()
         durations.append(time.monotonic() - began)
         if durations[-1] > TOLD_SECONDS:

@@ -169,7 +169,7 @@ def form_rows(config: ModelConfig, rows: int) -> StepRows:
     tokens[:: T + T // 3] = 0  # where documents end
     tokens[len(tokens) // 2 :: T // 3 + 2] = 0
     weights = config.mtp_weights
-    step = TextStream(tokens, T, rows * T, weights, 0, True, 1, "check").step(0)
+    step = TextStream(tokens, T, rows * T, weights, 0, True, 1, "check").rows(0)
     step.targets[-1, : T * 2 // 3] = -1
     step.weights[step.targets < 0] = 0
     step.weights *= random.uniform(0.5, 1.5, step.weights.shape)

@@ -52,8 +52,8 @@ def check_device_model(
     state = TrainingState(config, engine, initial_parameters(config, 1), AdamW())
     stream = source_rows(config, 8 * rows, length, seed=5)
     for step in range(steps):
-        state.train_step(stream.step(step), 8 * rows, 5e-4 * min(1, (step + 1) / 50))
-    batch_rows = source_rows(config, rows, length, seed=6).step(0)
+        state.train_step(stream.rows(step), 8 * rows, 5e-4 * min(1, (step + 1) / 50))
+    batch_rows = source_rows(config, rows, length, seed=6).rows(0)
     state.stage(batch_rows)
     engine.runtime.program(lambda: state.compute_gradients(rows)).run()
     assert state.inputs is not None, "stage made them"

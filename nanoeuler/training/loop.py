@@ -202,22 +202,25 @@ class Trainer:
         ):
             self.validate_before_training()
             throughput = Throughput(job.tokens_per_step, self.peak)
-            flops = self.hand_over(self.state.step) if self.state.step < total else 0.0
+            flops: float | None = None  # of the rows that were handed over
             while self.state.step < total and not self.finished and not self.stalled():
                 while self.state.config != job.model_after(self.state.step + 1):
                     with throughput.paused():
                         self.grow()
-                        flops = self.hand_over(self.state.step)
+                        flops = None
+                if flops is None:
+                    flops = self.hand_over(self.state.step)
                 learning_rate = job.schedule.rate(self.state.step)
                 self.worker.step(learning_rate)
                 throughput.add_step(flops)
-                if self.state.step + 1 < total:  # the host makes rows while the device computes
+                flops = None
+                if job.stream.pure and self.state.step + 1 < total:  # while the device computes
                     flops = self.hand_over(self.state.step + 1)
                 result = self.worker.finish()
                 if not result.finite:
                     self.leave_out_rows(result)
                     progress.done = self.state.step * job.tokens_per_step
-                    flops = self.hand_over(self.state.step)
+                    flops = None
                     continue
                 speed, mfu = throughput.measure()
                 progress.update(

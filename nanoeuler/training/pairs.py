@@ -8,6 +8,7 @@ both sides.
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,6 +18,9 @@ from nanoeuler.storage.record_folder import check_texts, earlier_turns, read_apa
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.training.records import TokenRecord, cut, encode_turns, frame_record, pack
 from nanoeuler.training.streams import RowOrder, StepRows
+
+if TYPE_CHECKING:
+    from nanoeuler.model.transformer import Transformer
 
 
 @dataclass
@@ -95,6 +99,8 @@ class PairStream:
     and there is no reference.
     """
 
+    pure = True
+
     def __init__(
         self,
         pairs: list[TokenPair],
@@ -117,15 +123,15 @@ class PairStream:
         self.scale, self.by_length = scale, by_length
         lengths = [sum(len(side.tokens) - 1 for side in pair.sides) for pair in pairs]
         self.packed = pack(lengths, self.length)
-        self.rows = len(self.packed)
+        self.row_count = len(self.packed)
         self.width = max(sum(lengths[index] for index in row) for row in self.packed)
         self.pairs_per_row = max(map(len, self.packed))
-        self.rows_per_step = min(max(1, batch_tokens // self.length), self.rows)
-        self.order = RowOrder(seed, name, self.rows, self.rows_per_step)
-        self.reference = np.zeros((self.rows, self.pairs_per_row, 2))
+        self.rows_per_step = min(max(1, batch_tokens // self.length), self.row_count)
+        self.order = RowOrder(seed, name, self.row_count, self.rows_per_step)
+        self.reference = np.zeros((self.row_count, self.pairs_per_row, 2))
         """Log-probability of each side under the parent, (rows, P, 2); set by the stage."""
 
-    def step(self, step: int) -> StepRows:
+    def rows(self, step: int, model: "Transformer | None" = None) -> StepRows:
         return self.frame_rows(self.order.step(step))
 
     def frame_rows(self, indices: np.ndarray) -> StepRows:

@@ -7,7 +7,7 @@ Records are packed once; epochs visit the rows in different orders.
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from nanoeuler.model.template import TEMPLATES
 from nanoeuler.storage.record_folder import check_texts, earlier_turns, read_apart
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.training.streams import RowOrder, StepRows, loss_weights
+
+if TYPE_CHECKING:
+    from nanoeuler.model.transformer import Transformer
 
 
 @dataclass
@@ -150,6 +153,8 @@ def pack(lengths: list[int], context: int) -> list[list[int]]:
 class RecordStream:
     """Packed rows of records in a seeded order; see `StepRows`."""
 
+    pure = True
+
     def __init__(
         self,
         records: list[TokenRecord],
@@ -171,14 +176,14 @@ class RecordStream:
         self.mtp_weights, self.end_id = mtp_weights, end_id
         # a record's last token is only a target, so it takes up no position of the row
         self.packed = pack([len(record.tokens) - 1 for record in records], context)
-        self.rows = len(self.packed)
+        self.row_count = len(self.packed)
         self.width = max(
             sum(len(records[index].tokens) - 1 for index in row) for row in self.packed
         )
-        self.rows_per_step = min(max(1, batch_tokens // context), self.rows)
-        self.order = RowOrder(seed, name, self.rows, self.rows_per_step)
+        self.rows_per_step = min(max(1, batch_tokens // context), self.row_count)
+        self.order = RowOrder(seed, name, self.row_count, self.rows_per_step)
 
-    def step(self, step: int) -> StepRows:
+    def rows(self, step: int, model: "Transformer | None" = None) -> StepRows:
         return self.frame_rows(self.order.step(step))
 
     def frame_rows(self, indices: np.ndarray) -> StepRows:

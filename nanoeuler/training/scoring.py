@@ -16,7 +16,7 @@ ROWS_AT_ONCE = 8
 class Rows(Protocol):
     """A stream that gives its rows by number."""
 
-    rows: int
+    row_count: int
 
     def frame_rows(self, indices: np.ndarray) -> StepRows: ...
 
@@ -49,9 +49,9 @@ def all_logprobs(
 
     def part(number: int) -> StepRows:
         start = number * rows_at_once
-        return stream.frame_rows(np.arange(start, min(start + rows_at_once, stream.rows)))
+        return stream.frame_rows(np.arange(start, min(start + rows_at_once, stream.row_count)))
 
-    parts = -(-stream.rows // rows_at_once)
+    parts = -(-stream.row_count // rows_at_once)
     computed = share(parts, lambda number: target_logprobs(transformer, part(number)))
     for number, logprobs in enumerate(computed):
         yield part(number), logprobs

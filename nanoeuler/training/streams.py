@@ -1,4 +1,4 @@
-"""The rows of each step, as a pure function of (seed, stream, step).
+"""The rows of each step, of pure streams as a function of (seed, stream, step).
 
 A resumed run therefore has nothing to replay. An epoch visits every row once, in an order drawn
 from a counter-based generator whose key is the seed, the stream and the epoch.
@@ -7,13 +7,16 @@ from a counter-based generator whose key is the seed, the stream and the epoch.
 import math
 import zlib
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 import numpy as np
 
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.documents import frame, mask_padding, windows
 from nanoeuler.model.spec import training_flops
+
+if TYPE_CHECKING:
+    from nanoeuler.model.transformer import Transformer
 
 
 @dataclass
@@ -88,9 +91,14 @@ class Stream(Protocol):
 
     length: int
     rows_per_step: int
-    rows: int
+    row_count: int  # in an epoch
+    pure: bool
+    """Whether its rows are a function of the step alone, so that the host may make those of the
+    next step while the device computes."""
 
-    def step(self, step: int) -> StepRows: ...
+    def rows(self, step: int, model: "Transformer | None" = None) -> StepRows:
+        """The rows of a step. `model` has the weights before that step, on every rank; a stream
+        that is pure does without."""
 
 
 class Tokens(Protocol):
@@ -103,7 +111,7 @@ class Tokens(Protocol):
 
 def steps_in(epochs: float, stream: Stream) -> int:
     """The number of steps in which `epochs` of `stream` are seen."""
-    return math.ceil(epochs * stream.rows / stream.rows_per_step)
+    return math.ceil(epochs * stream.row_count / stream.rows_per_step)
 
 
 def row_order(seed: int, stream: str, epoch: int, rows: int) -> np.ndarray:
@@ -158,6 +166,8 @@ class TextStream:
     In an epoch every token is once a target of head 0.
     """
 
+    pure = True
+
     def __init__(
         self,
         sequence: Tokens,
@@ -171,11 +181,11 @@ class TextStream:
     ):
         self.sequence, self.length, self.mtp_weights = sequence, length, mtp_weights
         self.end_id, self.document_mask = end_id, document_mask
-        self.rows = -(-len(sequence) // length)
+        self.row_count = -(-len(sequence) // length)
         self.rows_per_step = max(1, batch_tokens // length)
-        self.order = RowOrder(seed, name, self.rows, self.rows_per_step)
+        self.order = RowOrder(seed, name, self.row_count, self.rows_per_step)
 
-    def step(self, step: int) -> StepRows:
+    def rows(self, step: int, model: "Transformer | None" = None) -> StepRows:
         sequence = cast(np.ndarray, self.sequence)  # `windows` only takes slices of it
         ids, following, counts = windows(
             sequence, self.order.step(step), self.length, len(self.mtp_weights), self.end_id

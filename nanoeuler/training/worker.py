@@ -129,7 +129,10 @@ class Worker:
     @everywhere
     def stage(self, number: int) -> StepRows:
         """Hand over a step's rows; they come back as they are, without empty ones."""
-        rows = self.job.stream.step(number)
+        stream = self.job.stream
+        if not stream.pure:
+            self.state.settle()
+        rows = stream.rows(number, self.state.model)
         self.state.stage(rows.padded(self.job.group.size * self.micro_batch_rows))
         return rows
 

@@ -58,7 +58,7 @@ def step_rows(config: ModelConfig, rows: int, length: int, seed: int = 1) -> Ste
     tokens = random.integers(1, config.vocab_size, 4 * rows * length).astype(np.int32)
     tokens[:: length // 3 + 5] = 0  # documents end here and there
     weights = config.mtp_weights
-    return TextStream(tokens, length, rows * length, weights, 0, True, seed, "test").step(0)
+    return TextStream(tokens, length, rows * length, weights, 0, True, seed, "test").rows(0)
 
 
 def trained(

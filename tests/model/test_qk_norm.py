@@ -120,7 +120,7 @@ def check_gradients(engine, kind, tolerance, recompute=False):
     config = config_of(kind)
     tokens = np.random.default_rng(1).integers(1, config.vocab_size, 1000).astype(np.int32)
     tokens[::29] = 0
-    rows = TextStream(tokens, 32, 4 * 32, config.mtp_weights, 0, True, 1, "test").step(0)
+    rows = TextStream(tokens, 32, 4 * 32, config.mtp_weights, 0, True, 1, "test").rows(0)
     settings = AdamW(0.9, 0.95, 1e-8, 0.1, 1.0)
     gradients = []
     for ops in (engine, ReferenceBackend(np.float64)):
@@ -155,7 +155,7 @@ def test_a_gpu_records_steps_and_choices_of_tokens():
     tokens = np.random.default_rng(1).integers(1, config.vocab_size, 1000).astype(np.int32)
     stream = TextStream(tokens, 32, 8 * 32, config.mtp_weights, 0, True, 1, "test")
     state = TrainingState(config, engine, parameters_of(config), AdamW(0.9, 0.95, 1e-8, 0.1, 1.0))
-    losses = [state.train_step(stream.step(0), 8, 1e-2).loss for _ in range(12)]
+    losses = [state.train_step(stream.rows(0), 8, 1e-2).loss for _ in range(12)]
     assert losses[-1] < 0.8 * losses[0]
     allowed = np.ones(config.vocab_size, bool)
     decoding = Decoding(state.model, [[5]], GREEDY, 10, -1, allowed, 0)

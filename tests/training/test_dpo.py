@@ -89,8 +89,8 @@ def set_reference(stream, model):
 
 def test_the_supervised_tokens_of_packed_pairs_are_the_replies(tokenizer, make_stream):
     stream = make_stream()
-    assert stream.rows < len(PAIRS)
-    rows = stream.frame_rows(np.arange(stream.rows))
+    assert stream.row_count < len(PAIRS)
+    rows = stream.frame_rows(np.arange(stream.row_count))
     spans, _, _, shares = rows.further
     found = []
     for row, slot in zip(*np.nonzero(shares), strict=True):
@@ -108,9 +108,9 @@ def test_the_supervised_tokens_of_packed_pairs_are_the_replies(tokenizer, make_s
 
 def test_both_sides_have_the_whole_prompt_in_front_of_them_and_nothing_else(tokenizer, make_stream):
     stream = make_stream()
-    rows = stream.frame_rows(np.arange(stream.rows))
+    rows = stream.frame_rows(np.arange(stream.row_count))
     texts = []
-    for row in range(stream.rows):
+    for row in range(stream.row_count):
         for start in np.unique(rows.starts[row]):
             inside = rows.starts[row] == start
             if (rows.targets[row, inside, 0] >= 0).any():
@@ -171,7 +171,7 @@ def make_state(objective, dtype=np.float64, seed=1):
 def test_empty_rows_change_nothing(make_stream):
     stream = make_stream()
     set_reference(stream, make_model(np.float32))
-    rows, states = stream.step(0), [make_state(PreferenceLoss(0.0, 0.1), seed=2) for _ in "ab"]
+    rows, states = stream.rows(0), [make_state(PreferenceLoss(0.0, 0.1), seed=2) for _ in "ab"]
     padded = rows.padded(len(rows.ids) + 2)
     whole, filled = (
         step_loss(state, given, len(given.ids))
@@ -211,7 +211,7 @@ def test_the_gradient_of_the_whole_loss_agrees_with_finite_differences(
 ):
     stream = make_stream(by_length=by_length)
     set_reference(stream, make_model(seed=2))
-    rows = stream.frame_rows(np.arange(stream.rows))
+    rows = stream.frame_rows(np.arange(stream.row_count))
     state = make_state(PreferenceLoss(margin, smoothing))
     loss = step_loss(state, rows, 1)
     parameters, gradients = (
@@ -282,10 +282,10 @@ def by_hand(stream, rows, state, margin, smoothing):
 def test_micro_batches_change_a_step_only_by_rounding(make_stream):
     stream = make_stream(PAIRS * 3)
     set_reference(stream, make_model(seed=2))
-    rows = stream.frame_rows(np.arange(stream.rows))
-    assert stream.rows >= 2
+    rows = stream.frame_rows(np.arange(stream.row_count))
+    assert stream.row_count >= 2
     whole, parts = make_state(PreferenceLoss(0.0, 0.0)), make_state(PreferenceLoss(0.0, 0.0))
-    assert step_loss(whole, rows, stream.rows) == pytest.approx(
+    assert step_loss(whole, rows, stream.row_count) == pytest.approx(
         step_loss(parts, rows, 1), rel=1e-10
     )
     np.testing.assert_allclose(parts.gradients, whole.gradients, rtol=1e-6, atol=1e-12)
@@ -296,7 +296,7 @@ def test_it_learns_to_prefer_the_chosen_replies(make_stream):
     tokens = set_reference(stream, make_model(np.float32))
     state, objective = make_state(PreferenceLoss(0.0, 0.0), np.float32), PreferenceLoss(0.0, 0.0)
     for step in range(15):
-        state.train_step(stream.step(step), 1, 1e-2)
+        state.train_step(stream.rows(step), 1, 1e-2)
     found = measure(state.model, stream, objective, tokens)
     assert found["accuracy"] == 1
     assert found["loss"] < 0.3

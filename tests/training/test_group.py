@@ -82,7 +82,7 @@ def test_sums_during_the_backward_pass_have_the_bits_of_sums_behind_it(
     config, rows_at_once, monkeypatch
 ):
     tokens = np.random.default_rng(1).integers(0, 50, 1000).astype(np.int32)
-    rows = TextStream(tokens, 8, 96, config.mtp_weights, 0, True, 1, "text").step(0)
+    rows = TextStream(tokens, 8, 96, config.mtp_weights, 0, True, 1, "text").rows(0)
 
     def train(group):
         start = initial_parameters(config, 1)
@@ -124,7 +124,7 @@ class Copying(ReferenceBackend):
 @pytest.mark.parametrize("config", [TINY, replace(TINY, tied=not TINY.tied), GPT2])
 def test_ranks_hold_their_part_of_the_parameters_and_train_as_one_does(config, optimizer):
     tokens = np.random.default_rng(1).integers(0, 50, 1000).astype(np.int32)
-    rows = TextStream(tokens, 8, 96, config.mtp_weights, 0, True, 1, "text").step(0)
+    rows = TextStream(tokens, 8, 96, config.mtp_weights, 0, True, 1, "text").rows(0)
     start = initial_parameters(config, 1)
 
     def train(group):
@@ -175,7 +175,7 @@ class Late(HostGroup):
 @pytest.mark.parametrize("config", [TINY, replace(TINY, tied=not TINY.tied), GPT2])
 def test_a_step_waits_for_all_weights_that_it_reads(config, engine):
     tokens = np.random.default_rng(1).integers(0, 50, 1000).astype(np.int32)
-    rows = TextStream(tokens, 8, 96, config.mtp_weights, 0, True, 1, "text").step(0)
+    rows = TextStream(tokens, 8, 96, config.mtp_weights, 0, True, 1, "text").rows(0)
 
     def train(group):
         state = TrainingState(config, engine(), initial_parameters(config, 1), ADAMW, group=group)

@@ -42,7 +42,7 @@ def update(state, tensors=None):
         )
         state.load(tensors, 4)
     before = state.parameters.copy()
-    state.train_step(stream().step(4), 12, 1e-3)
+    state.train_step(stream().rows(4), 12, 1e-3)
     return state.parameters - before
 
 
@@ -55,7 +55,7 @@ def errors_of_updates(settings, depth):
         config, parameters = refined(config), refine(config, parameters)
     state = TrainingState(config, ReferenceBackend(np.float64), parameters, settings)
     for step in range(4):
-        state.train_step(stream().step(step), 12, 1e-3)
+        state.train_step(stream().rows(step), 12, 1e-3)
     right = refined_tensors(state)
     unchanged = {name: refine(config, array) for name, array in state.tensors().items()}
     found = update(state, right), update(state, unchanged)
@@ -92,11 +92,11 @@ def test_weights_that_have_no_gradient_yet_begin_without_moments(settings, field
     start = random_parameters(config, np.random.default_rng(1))
     state = TrainingState(config, ReferenceBackend(np.float64), start, settings)
     for step in range(2):
-        state.train_step(stream().step(step), 12, 1e-3)
+        state.train_step(stream().rows(step), 12, 1e-3)
     tensors, finer = refined_tensors(state), refined(config)
     grown = TrainingState(finer, state.backend, tensors["parameters"].copy(), settings)
     grown.load(tensors, 2)
-    grown.train_step(stream().step(2), 12, 1e-3)
+    grown.train_step(stream().rows(2), 12, 1e-3)
     gradients = FlatBuffer(finer, grown.gradients)
     moments = FlatBuffer(finer, tensors["first_moment"])
     after, before = (FlatBuffer(finer, each) for each in (grown.parameters, tensors["parameters"]))

@@ -32,7 +32,7 @@ MUON = Muon(0.95, ADAMW)
 def rows(step, config=CONFIG):
     tokens = np.random.default_rng(1).integers(1, config.vocab_size, 3000).astype(np.int32)
     length = config.context
-    return TextStream(tokens, length, 12 * length, config.mtp_weights, 0, True, 1, "text").step(
+    return TextStream(tokens, length, 12 * length, config.mtp_weights, 0, True, 1, "text").rows(
         step
     )
 

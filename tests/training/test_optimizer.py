@@ -53,7 +53,7 @@ def make_state():
 
 def rows(step):
     tokens = np.random.default_rng(1).integers(0, 50, 1000).astype(np.int32)
-    return TextStream(tokens, 8, 96, TINY.mtp_weights, 0, True, 1, "text").step(step)
+    return TextStream(tokens, 8, 96, TINY.mtp_weights, 0, True, 1, "text").rows(step)
 
 
 def test_another_optimizer_trains():

@@ -39,11 +39,11 @@ def stream(tokenizer, tmp_path):
 
 
 def test_the_supervised_tokens_of_packed_rows_are_the_responses(tokenizer, stream):
-    assert stream.rows < len(RECORDS)
-    rows = stream.frame_rows(np.arange(stream.rows))
+    assert stream.row_count < len(RECORDS)
+    rows = stream.frame_rows(np.arange(stream.row_count))
     for head in range(3):
         found = []
-        for row in range(stream.rows):
+        for row in range(stream.row_count):
             for start in np.unique(rows.starts[row]):
                 targets = rows.targets[row, rows.starts[row] == start, head]
                 targets = targets[targets >= 0]
@@ -54,9 +54,9 @@ def test_the_supervised_tokens_of_packed_rows_are_the_responses(tokenizer, strea
 
 
 def test_each_record_in_a_row_starts_at_position_zero_with_its_own_prompt(tokenizer, stream):
-    rows = stream.frame_rows(np.arange(stream.rows))
+    rows = stream.frame_rows(np.arange(stream.row_count))
     prompts = []
-    for row in range(stream.rows):
+    for row in range(stream.row_count):
         for start in np.unique(rows.starts[row]):
             inside = rows.starts[row] == start
             if (rows.targets[row, inside, 0] >= 0).any():
@@ -73,7 +73,7 @@ def test_each_record_in_a_row_starts_at_position_zero_with_its_own_prompt(tokeni
 def test_flops_are_those_of_the_records_and_the_head_is_asked_for_responses_alone(stream):
     stream = RecordStream(stream.records, CONTEXT, 4 * CONTEXT, (1.0,), stream.end_id, 1, "sft")
     config = ModelConfig.from_dict({"preset": "small", "mtp_heads": 1})
-    rows = stream.frame_rows(np.arange(stream.rows))
+    rows = stream.frame_rows(np.arange(stream.row_count))
     lengths = [len(record.tokens) - 1 for record in stream.records]
     filled = [sum(lengths[member] for member in members) for members in stream.packed]
     padded = sum(length < stream.width for length in filled)  # one token of padding counts
@@ -129,7 +129,7 @@ def test_a_record_as_long_as_a_row_packs():
 
 
 def test_masked_targets_weigh_nothing(stream):
-    rows = stream.step(0)
+    rows = stream.rows(0)
     assert np.all((rows.weights > 0) == (rows.targets >= 0))
     assert rows.weights.sum() == pytest.approx(1, abs=1e-5)
 
@@ -161,12 +161,12 @@ def test_every_reply_of_a_conversation_is_learned_and_nothing_else(tokenizer, tm
     )
     records, _ = encode_records(path, tokenizer, "chat", CONTEXT)
     stream = RecordStream(records, CONTEXT, 4 * CONTEXT, (1.0, 1.0), tokenizer.end_id, 1, "sft")
-    rows = stream.frame_rows(np.arange(stream.rows))
-    assert stream.rows < len(RECORDS) + 1
+    rows = stream.frame_rows(np.arange(stream.row_count))
+    assert stream.row_count < len(RECORDS) + 1
     end = tokenizer.decode([tokenizer.end_id])
     for head in range(2):
         found = []
-        for row in range(stream.rows):
+        for row in range(stream.row_count):
             for start in np.unique(rows.starts[row]):
                 targets = rows.targets[row, rows.starts[row] == start, head]
                 if (targets >= 0).any():
@@ -185,7 +185,7 @@ def test_by_record_every_response_of_a_step_weighs_the_same_however_long(tokeniz
         stream = RecordStream(
             records, CONTEXT, 4 * CONTEXT, (1.0, 0.5), tokenizer.end_id, 1, "sft", by_record
         )
-        rows[by_record] = stream.frame_rows(np.arange(stream.rows))
+        rows[by_record] = stream.frame_rows(np.arange(stream.row_count))
     assert rows[True].weights.sum() == pytest.approx(1, abs=1e-6)
     of_records = [
         rows[True].weights[row, rows[True].starts[row] == start, 0].sum()
@@ -204,12 +204,12 @@ def test_an_epoch_shows_every_record_once_and_the_next_in_another_order(tokenize
     records, _ = encode_records(write(tmp_path / "many.jsonl", many), tokenizer, "alpaca", CONTEXT)
     stream = RecordStream(records, CONTEXT, CONTEXT, (1.0,), tokenizer.end_id, 1, "sft")
     epochs = [
-        [stream.step(epoch * stream.rows + step).ids for step in range(stream.rows)]
+        [stream.rows(epoch * stream.row_count + step).ids for step in range(stream.row_count)]
         for epoch in range(2)
     ]
     assert sorted(ids.tobytes() for ids in epochs[0]) == sorted(ids.tobytes() for ids in epochs[1])
     assert [ids.tobytes() for ids in epochs[0]] != [ids.tobytes() for ids in epochs[1]]
-    assert len({ids.tobytes() for ids in epochs[0]}) == stream.rows
+    assert len({ids.tobytes() for ids in epochs[0]}) == stream.row_count
 
 
 @pytest.mark.parametrize(

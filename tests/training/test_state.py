@@ -29,7 +29,7 @@ def make_state(dtype=np.float64, recompute=False, **changes):
 @pytest.fixture
 def rows():
     tokens = np.random.default_rng(1).integers(0, 50, 1000).astype(np.int32)
-    return TextStream(tokens, 8, 96, TINY.mtp_weights, 0, True, 1, "text").step(0)
+    return TextStream(tokens, 8, 96, TINY.mtp_weights, 0, True, 1, "text").rows(0)
 
 
 @pytest.mark.parametrize("micro_batch_rows", [1, 4, 6])
@@ -147,7 +147,7 @@ def test_a_loss_alone_or_a_gradient_alone_that_is_not_finite_is_reason_enough(wh
 
 def test_rows_may_be_handed_over_while_a_step_is_under_way(rows):
     tokens = np.random.default_rng(2).integers(0, 50, 1000).astype(np.int32)
-    following = TextStream(tokens, 8, 96, TINY.mtp_weights, 0, True, 1, "text").step(0)
+    following = TextStream(tokens, 8, 96, TINY.mtp_weights, 0, True, 1, "text").rows(0)
     one_by_one, overlapped = make_state(), make_state()
     expected = [one_by_one.train_step(each, 4, 1e-2) for each in (rows, following)]
     overlapped.stage(rows)

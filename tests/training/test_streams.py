@@ -29,11 +29,11 @@ def documents(count, random):
 def test_an_epoch_predicts_every_token_once():
     tokens = np.arange(1, 102, dtype=np.int32)  # 101 different ones: 12 rows of 8, one of 5
     stream = make_stream(tokens, batch_tokens=8)
-    assert (stream.rows, stream.rows_per_step) == (13, 1)
+    assert (stream.row_count, stream.rows_per_step) == (13, 1)
     for epoch in range(2):
         targets = np.concatenate(
             [
-                stream.step(step).targets[..., 0].reshape(-1)
+                stream.rows(step).targets[..., 0].reshape(-1)
                 for step in range(epoch * 13, (epoch + 1) * 13)
             ]
         )
@@ -43,11 +43,11 @@ def test_an_epoch_predicts_every_token_once():
 def test_epochs_differ_in_order_and_seeds_too():
     tokens = np.arange(1, 1001, dtype=np.int32)
     stream = make_stream(tokens, batch_tokens=8)
-    first = [stream.step(step).ids[0, 0] for step in range(stream.rows)]
-    second = [stream.step(stream.rows + step).ids[0, 0] for step in range(stream.rows)]
+    first = [stream.rows(step).ids[0, 0] for step in range(stream.row_count)]
+    second = [stream.rows(stream.row_count + step).ids[0, 0] for step in range(stream.row_count)]
     other_seed = [
-        make_stream(tokens, batch_tokens=8, seed=6).step(step).ids[0, 0]
-        for step in range(stream.rows)
+        make_stream(tokens, batch_tokens=8, seed=6).rows(step).ids[0, 0]
+        for step in range(stream.row_count)
     ]
     assert sorted(first) == sorted(second) == sorted(other_seed)
     assert first != second
@@ -58,8 +58,8 @@ def test_a_step_does_not_depend_on_the_steps_before_it():
     tokens = documents(100, np.random.default_rng(1))
     walked = make_stream(tokens)
     for step in range(60):
-        rows = walked.step(step)
-    fresh = make_stream(tokens).step(59)
+        rows = walked.rows(step)
+    fresh = make_stream(tokens).rows(59)
     for name in ("ids", "positions", "starts", "targets", "weights"):
         assert np.array_equal(getattr(rows, name), getattr(fresh, name)), name
 
@@ -67,7 +67,7 @@ def test_a_step_does_not_depend_on_the_steps_before_it():
 def test_targets_stop_at_the_end_of_a_document():
     tokens = np.array([END, 5, 6, END, 7, 8, 9, END, 3], np.int32)
     stream = make_stream(tokens, length=4, batch_tokens=4)
-    rows = {tuple(stream.step(step).ids[0]): stream.step(step) for step in range(3)}
+    rows = {tuple(stream.rows(step).ids[0]): stream.rows(step) for step in range(3)}
     first = rows[(END, 5, 6, END)]
     assert first.targets[0].tolist() == [[5, 6, END], [6, END, -1], [END, -1, -1], [7, 8, 9]]
     assert first.starts[0].tolist() == [0, 0, 0, 3]
@@ -78,7 +78,7 @@ def test_targets_stop_at_the_end_of_a_document():
 
 def test_without_the_mask_a_row_is_one_document():
     tokens = np.array([END, 5, END, 6, 7, 8, 9, 9], np.int32)
-    rows = make_stream(tokens, length=8, batch_tokens=8, document_mask=False).step(0)
+    rows = make_stream(tokens, length=8, batch_tokens=8, document_mask=False).rows(0)
     assert rows.starts.max() == 0
     assert rows.positions[0].tolist() == list(range(8))
 
@@ -106,9 +106,9 @@ def test_flops_count_the_keys_that_each_token_sees():
     config = ModelConfig.from_dict({"preset": "small", "context": 8, "mtp_heads": 3})
     # two rows: documents of 3 and 5 tokens, and one of 8
     tokens = np.array([END, 5, 6, END, 7, 8, 9, 4, END, 3, 5, 6, 7, 8, 9, 4], np.int32)
-    whole = make_stream(tokens, batch_tokens=16, document_mask=False).step(0)
+    whole = make_stream(tokens, batch_tokens=16, document_mask=False).rows(0)
     assert whole.training_flops(config) == 16 * training_flops_per_token(config, 8)
-    masked = make_stream(tokens, batch_tokens=16).step(0)
+    masked = make_stream(tokens, batch_tokens=16).rows(0)
     assert masked.training_flops(config) == sum(
         length * training_flops_per_token(config, length) for length in (3, 5, 8)
     )

@@ -30,5 +30,5 @@ def test_each_line_counts_the_work_of_its_own_steps(trainer, data, monkeypatch):
     for line, steps in zip(lines, ((0, 1), (2, 3), (4, 5), (6,)), strict=True):
         seconds = 128 * len(steps) / line["tokens_per_second"]
         assert line["mfu"] == pytest.approx(
-            sum(stream.step(step).training_flops(config) for step in steps) / seconds / PEAK
+            sum(stream.rows(step).training_flops(config) for step in steps) / seconds / PEAK
         ), json.dumps(line)

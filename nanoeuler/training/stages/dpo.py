@@ -121,8 +121,8 @@ def job(inputs: Inputs, backend: "Backend", group: Group = ALONE) -> Job:
     )
     log.line(
         "pairs",
-        f"{log.counted(len(training.pairs), 'pair')} in {log.counted(training.rows, 'row')} of up "
-        f"to {training.width} tokens, {log.counted(amount.epochs, 'epoch')}, "
+        f"{log.counted(len(training.pairs), 'pair')} in {log.counted(training.row_count, 'row')} "
+        f"of up to {training.width} tokens, {log.counted(amount.epochs, 'epoch')}, "
         f"{log.counted(steps, 'step')} of {log.counted(training.rows_per_step, 'row')}",
     )
     return Job(
@@ -205,7 +205,7 @@ def reference_logprobs(
     if kept is not None:
         return kept
     model = parent()
-    with log.Progress("reference", training.rows + held_out.rows, "rows") as progress:
+    with log.Progress("reference", training.row_count + held_out.row_count, "rows") as progress:
         sums: dict[str, list[np.ndarray]] = {"train": [], "validation": []}
         tokens = []
         for name, stream in (("train", training), ("validation", held_out)):

@@ -73,7 +73,7 @@ def job(inputs: Inputs, backend: "Backend", group: Group = ALONE) -> Job:
     steps = steps_in(amount.epochs, stream)
     log.line(
         "records",
-        f"{log.counted(len(records), 'record')} in {log.counted(stream.rows, 'row')} of up to "
+        f"{log.counted(len(records), 'record')} in {log.counted(stream.row_count, 'row')} of up to "
         f"{stream.width} tokens, {log.counted(amount.epochs, 'epoch')}, "
         f"{log.counted(steps, 'step')} of {log.counted(stream.rows_per_step, 'row')}",
     )

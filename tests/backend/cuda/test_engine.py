@@ -84,7 +84,7 @@ def test_equal_runs_end_with_equal_bits_with_and_without_graphs_and_recomputatio
         backend = engine(precision, graphs=graphs)
         backend.algorithms.update(algorithms)
         state = state_of(backend, recompute=recompute, config=config)
-        batch = source_rows(config, 2 * rows, 128, seed=5).step(0)
+        batch = source_rows(config, 2 * rows, 128, seed=5).rows(0)
         for _ in range(6):
             state.train_step(batch, rows, 1e-3)
         ends.add(digest(state))
@@ -109,7 +109,7 @@ def test_an_update_that_is_not_finite_is_left_out_and_counted_on_the_device():
     state = state_of(engine("bf16"), parameters)
     before = digest(state)
     for _ in range(3):
-        result = state.train_step(source_rows(SMALL, 8, 128, seed=5).step(0), 8, 1e-3)
+        result = state.train_step(source_rows(SMALL, 8, 128, seed=5).rows(0), 8, 1e-3)
     assert not np.isfinite(result.gradient_norm)
     assert digest(state) == before
     assert state.step == 0
@@ -120,7 +120,7 @@ def test_a_step_takes_no_memory_after_the_second():
     import cupy
 
     state = state_of(engine("bf16"))
-    rows = source_rows(SMALL, 16, 128, seed=5).step(0)
+    rows = source_rows(SMALL, 16, 128, seed=5).rows(0)
     used = []
     for _ in range(6):
         state.train_step(rows, 8, 1e-3)

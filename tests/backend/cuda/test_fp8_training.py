@@ -37,7 +37,7 @@ def trained(backend, steps, start=None, fields=SMALL):
         backend.runtime.scales = start.scales
     stream = source_rows(config, 32, 128, seed=5)
     while state.step < steps:
-        state.train_step(stream.step(state.step), 32, 1e-3)
+        state.train_step(stream.rows(state.step), 32, 1e-3)
     return SimpleNamespace(tensors=state.tensors(), scales=backend.runtime.scales, step=state.step)
 
 
@@ -60,15 +60,15 @@ def test_a_step_with_a_number_that_is_not_finite_changes_nothing_and_says_so(val
     state = TrainingState(CONFIG, backend, initial_parameters(CONFIG, 1), ADAMW)
     stream = source_rows(CONFIG, 16, 512, seed=5)
     for step in range(3):
-        assert state.train_step(stream.step(step), 16, 1e-3).finite
+        assert state.train_step(stream.rows(step), 16, 1e-3).finite
     tensors = state.tensors()
     name = "model.layers.0.post_attention_layernorm.weight"
     FlatBuffer(CONFIG, tensors["parameters"])[name][7] = value
     state.load(tensors, 3)
     before = state.backend.runtime.saturated
-    assert not state.train_step(stream.step(3), 16, 1e-3).finite
+    assert not state.train_step(stream.rows(3), 16, 1e-3).finite
     np.testing.assert_array_equal(state.tensors()["parameters"], tensors["parameters"])
-    state.train_step(stream.step(4), 16, 1e-3)
+    state.train_step(stream.rows(4), 16, 1e-3)
     if np.isinf(value):
         assert state.backend.runtime.saturated > before
 
