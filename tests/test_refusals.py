@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nanoeuler.config import load
-from nanoeuler.config.rules import config_argument
+from nanoeuler.config.resolved import write_resolved
 from nanoeuler.errors import UserError
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.tokenizer import tokenizer_json
@@ -157,21 +157,19 @@ def test_inline_json_with_a_key_that_nobody_knows_is_refused_as_in_a_file(config
     assert problem in str(caught.value)
 
 
-def test_inline_json_may_lie_in_a_file(tmp_path):
-    """An argument has at most 128 kB."""
+def test_the_configuration_that_a_workflow_resolved_is_taken_as_it_is_unless_it_was_changed(
+    tmp_path,
+):
     config = {"seed": 1, "corpus": {"sources": [f"{number}.txt" for number in range(40_000)]}}
-    argument = config_argument(config | {"corpus": {"sources": ["a.txt"]}}, "plan", str(tmp_path))
-    assert argument == '{"corpus":{"sources":["a.txt"]},"revision":1,"seed":1}'
-    argument = config_argument(config, "plan", str(tmp_path))
-    assert argument.startswith(f"@{tmp_path}/plan.")
-    assert load(argument) == config | {"revision": 1}
-    Path(argument[1:]).write_text('{"seed": ')
-    with pytest.raises(UserError, match="inline JSON"):
-        load(argument)
-    with pytest.raises(
-        UserError, match=r"none\.json: cannot be read \(No such file or directory\)"
-    ):
-        load(f"@{tmp_path}/none.json")
+    path = tmp_path / "config.json"
+    write_resolved(path, config)
+    assert load(path) == config
+    path.write_text(path.read_text().replace('"seed": 1', '"seed": 2'))
+    with pytest.raises(UserError, match=r"config\.json.* start the workflow again"):
+        load(path)
+    path.write_text('{"configuration": {"seed": ')
+    with pytest.raises(UserError, match=r"config\.json: not valid JSON"):
+        load(path)
 
 
 @pytest.mark.parametrize("name", ["config", "small", "base"])

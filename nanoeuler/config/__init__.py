@@ -19,17 +19,20 @@ def load(source: str | Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
     For the path of a YAML file, also of a shipped one, it is resolved: checked, with defaults
     filled in, the sources file read and the model preset expanded. `overrides` are
     "section.key=value" texts for such a file.
-    Inline JSON, which starts with "{", is what a rule gives to a stage, or "@" and the path of a
-    file with such JSON. It holds the sections that the stage reads, resolved already, and is
-    returned unchanged. Raises `UserError` for a mistake.
+    A run's config.json, which the workflow gives to its stages, is resolved already. Inline JSON,
+    which starts with "{", holds the sections that a stage reads, and is returned unchanged. Raises
+    `UserError` for a mistake.
     """
-    from nanoeuler.config.inline import read_inline, read_inline_file
-
-    if str(source).startswith("@"):
-        return read_inline_file(Path(str(source)[1:]))
+    # each is imported where it is needed: they take longer than a small stage runs
     if str(source).lstrip().startswith("{"):
+        from nanoeuler.config.inline import read_inline
+
         return read_inline(str(source))
-    # imported here because it takes longer than a small stage runs
+    from nanoeuler.config.resolved import is_resolved, read_resolved
+
+    path = find(source)
+    if is_resolved(path):
+        return read_resolved(path)
     from nanoeuler.config.loading import load_files, parse_overrides
 
-    return load_files([find(source)], parse_overrides(overrides))
+    return load_files([path], parse_overrides(overrides))

@@ -1,20 +1,16 @@
-"""The configuration that a rule gives to a stage: JSON of the sections that the stage reads."""
+"""A configuration on a command line: JSON of the sections that the command reads, resolved."""
 
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import fields
-from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
 from nanoeuler.config.section import Section
 from nanoeuler.config.settings import Configuration
 from nanoeuler.config.sources import Sources
 from nanoeuler.errors import UserError
-from nanoeuler.storage.files import parse_json, read_text
+from nanoeuler.storage.files import parse_json
 from nanoeuler.storage.shape import Place, checker, describe, fields_of
-
-LARGEST_INLINE = 100_000_000
-"""Bytes of a file that holds such JSON."""
 
 
 class InlineSection(dict[str, Any]):
@@ -25,15 +21,6 @@ class InlineSection(dict[str, Any]):
             f"--config is inline JSON without the key {key!r}; add it, or give the path of a YAML "
             "file, whose missing keys take their defaults"
         )
-
-
-def read_inline_file(path: Path) -> dict[str, Any]:
-    """Parse the configuration in a file, as `read_inline` does."""
-    try:
-        return read_inline(read_text(path, LARGEST_INLINE))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        raise UserError(f"{path}: cannot be read ({reason}); correct the path") from error
 
 
 def read_inline(text: str) -> dict[str, Any]:
@@ -76,10 +63,10 @@ def unknown_key(value: Any, kind: Any) -> Place | None:
 
 
 def kinds_of(kind: type[Section]) -> dict[Any, Any]:
-    """The types of a section's keys, as they are where a rule gives it to a stage."""
+    """The types of a section's keys once it is resolved."""
     kinds: dict[Any, Any] = {item.name: item.type for item in fields(kind)}
     if kind is Configuration:  # ModelConfig checks its fields itself
-        kinds |= {"sources": Sources, "model": dict[str, Any], "revision": int}
+        kinds |= {"sources": Sources, "model": dict[str, Any]}
     return kinds
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from nanoeuler.config.resolved import RESOLVED
 from nanoeuler.config.stages import RECORD_STAGES, parent_of, result_of, stages_of
 from nanoeuler.config.stages.stage import Stage
 from nanoeuler.corpus.own_text import TextSource, find_files, slug
@@ -60,6 +61,7 @@ class Paths:
         self.card = f"{self.results}/README.md"
         self.pipeline = f"{self.results}/pipeline.json"
         self.plan = f"{self.results}/plan.json"
+        self.configuration = f"{self.results}/{RESOLVED}"
 
     # ---- downloads
 
@@ -109,16 +111,6 @@ class Paths:
         """The entry of a web shard in the sources file, without an address that does not matter."""
         return without_address(self.config["sources"]["fineweb"]["shards"][int(shard)])
 
-    def only_shard(self, shard: str) -> dict[str, Any]:
-        """The configuration with this web shard alone, at its place in the list.
-
-        A rule's command is one argument of the shell, and Linux takes 128 kB: about 500 addresses.
-        """
-        pages, number = self.config["sources"]["fineweb"], int(shard)
-        alone = [*([{}] * number), pages["shards"][number]]
-        sources = {"fineweb": {**pages, "shards": alone}}
-        return {"corpus": self.config["corpus"], "sources": sources}
-
     def records_folder(self, kind: str) -> str:
         """Folder of the records of a kind, such as "instructions"."""
         return self.records(kind, self.config[RECORD_STAGES[kind].section][kind])
@@ -155,12 +147,11 @@ class Paths:
         """Folder of a task's items."""
         return f"{self.data}/tasks/{name}"
 
-    def only_task(self, name: str) -> dict[str, Any]:
-        """A configuration with this task alone, without an address that does not matter."""
+    def task_source(self, name: str) -> dict[str, Any]:
+        """The source of a task, without an address that does not matter."""
         from nanoeuler.corpus.tasks import describe_task  # loads an HTTP client
 
-        source = describe_task(name, self.config)
-        return {"sources": {"tasks": {name: without_address(source)}}}
+        return without_address(describe_task(name, self.config))
 
     @property
     def tasks(self) -> list[str]:

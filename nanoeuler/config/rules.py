@@ -2,7 +2,6 @@
 
 import functools
 import hashlib
-import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -12,7 +11,7 @@ from nanoeuler.config.section import Reruns, Section, section_type
 from nanoeuler.config.settings import Configuration
 from nanoeuler.config.sources import Sources
 from nanoeuler.config.stages import BY_SECTION, RECORD_STAGES
-from nanoeuler.storage.files import atomic_write, canonical_json, sha256_text
+from nanoeuler.storage.files import canonical_json
 
 Config = Mapping[str, Any]
 
@@ -44,14 +43,10 @@ CHECKED_SETTINGS = (
 FIT_SETTINGS = ("enabled", "init_from", "template", "context", "minimum_fit_share")
 """Keys of a stage that decide how much of its records the context holds."""
 
-LONGEST_ARGUMENT = 60_000
-"""Characters of JSON in a command, which holds file names, too."""
-
 BOOKS = "sources.gutenberg"
 PAGES = "sources.fineweb"
 
 RULES = {
-    "plan": Rule(WHOLE_RUN),
     "write_sample": Rule(("sample",)),
     "fetch_book": Rule((f"{BOOKS}.collection", f"{BOOKS}.mirror", f"{BOOKS}.delay_seconds")),
     "clean_book": Rule(()),
@@ -68,7 +63,7 @@ RULES = {
         for kind, stage in RECORD_STAGES.items()
     },
     "fetch_questions": Rule(("evaluate.questions", "sources.questions.{evaluate.questions}")),
-    "fetch_task": Rule(("evaluate.tasks", "sources.tasks")),
+    "fetch_task": Rule(()),
     "build_corpus": Rule(
         (
             *("corpus.name", "corpus.sources", "corpus.validation_share", "corpus.deduplicate"),
@@ -90,42 +85,17 @@ RULES = {
 }
 
 
-def stage_config(config: Config, stage: str) -> str:
-    """The `--config` that a rule passes to its stage: canonical JSON of what the stage reads.
+def rule_identity(config: Config, rule: str) -> str:
+    """Canonical JSON of what a rule reads and can change its result, with its revision.
 
-    It includes the stage's revision. The preset's name is left out, so that a preset and the same
-    fields written out are one model.
+    When it differs from last time, the rule runs again. Device, folders, intervals, logging,
+    addresses of the same files and whatever else cannot change a result are left out. So is the
+    preset's name, so that a preset and the same fields written out are one model.
     """
-    selected = select(config, RULES[stage].reads)
-    return canonical_json(selected | {"revision": RULES[stage].revision})
-
-
-def config_argument(config: Config, stage: str, folder: str) -> str:
-    """`stage_config` as an argument of a command, which has at most 128 kB on Linux.
-
-    Where it is longer, as with thousands of texts, it is written to `folder`, and the argument is
-    "@" and the file's path.
-    """
-    text = stage_config(config, stage)
-    if len(shlex.quote(text)) <= LONGEST_ARGUMENT:
-        return text
-    path = Path(folder, f"{stage}.{sha256_text(text)[:12]}.json")
-    if not path.exists():
-        with atomic_write(path) as file:
-            file.write(text)
-    return f"@{path}"
-
-
-def stage_identity(config: Config, stage: str) -> str:
-    """The part of `stage_config` that can change the result.
-
-    When it differs from last time, the stage runs again. Device, folders, intervals, logging,
-    addresses of the same files and whatever else cannot change a result are left out.
-    """
-    selected = select(config, RULES[stage].reads)
+    selected = select(config, RULES[rule].reads)
     sources = lasting(selected.pop("sources", {}), Sources)
     return canonical_json(
-        lasting(selected, Configuration) | {"sources": sources, "revision": RULES[stage].revision}
+        lasting(selected, Configuration) | {"sources": sources, "revision": RULES[rule].revision}
     )
 
 

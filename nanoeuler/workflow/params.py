@@ -9,13 +9,13 @@ from typing import Any
 
 
 def compared(value: Any) -> Callable[[Any], Any]:
-    """A param whose change makes its rule run again. It may hold braces."""
-    return lambda wildcards: value
+    """A param whose change makes its rule run again: a value, or a function of the wildcards."""
+    return lambda wildcards: value(wildcards) if callable(value) else value
 
 
 def not_compared(value: Any) -> Callable[[Any, Any], Any]:
-    """A param that may change freely, such as an interval, a device or a mirror."""
-    return lambda wildcards, output: value
+    """A param that may change freely, such as a device: a value, or a function of the wildcards."""
+    return lambda wildcards, output: value(wildcards) if callable(value) else value
 
 
 def option(flag: str, files: Iterable[str]) -> list[str]:

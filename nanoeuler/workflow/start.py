@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -18,10 +19,10 @@ from typing import Any
 
 from nanoeuler.config.loading import load_files
 from nanoeuler.config.paths import Paths
-from nanoeuler.config.rules import config_argument
+from nanoeuler.config.resolved import RESOLVED, write_resolved
 from nanoeuler.config.stages import BY_NAME, RECORD_STAGES
 from nanoeuler.config.validation import show
-from nanoeuler.corpus.addresses import file_bytes, shown
+from nanoeuler.corpus.addresses import shown
 from nanoeuler.errors import UserError
 from nanoeuler.model.files import keep_model
 from nanoeuler.planning.remaining import JOBS
@@ -105,24 +106,25 @@ def begin(
     else:
         require_cluster(cluster or [], [job.resources for job in jobs if not job.is_local])
     rules = {job.rule.name for job in jobs}
-    require_plan(plan_command(config, rules, config_files, gpus, here))
+    require_plan(config, plan_options(config, rules, config_files, gpus, here))
     keep_what_is_needed(paths, jobs)
     mark(paths, jobs)
-    keep_jobs(paths.results, config, jobs)
+    write_resolved(paths.configuration, config)
+    keep_jobs(paths.results, jobs)
     write_pipeline(paths.pipeline, config, running.needed_jobs())
 
 
-def plan_command(
+def plan_options(
     config: Mapping[str, Any],
     rules: Collection[str],
     files: Collection[str | Path],
     gpus: int,
     local: bool,
 ) -> list[str]:
-    """The command that plans a run of `rules`.
+    """The options of `nanoeuler plan` for a run of `rules`.
 
-    It is empty when they neither train nor fetch, and when the jobs run on other machines. Only the
-    stages that will run count, so that a cluster's login node may fetch the data for its GPUs.
+    There are none when they neither train nor fetch, and when the jobs run on other machines. Only
+    the stages that will run count, so that a cluster's login node may fetch the data for its GPUs.
     """
     if not local or not any(rule in rules for rule in (*BY_NAME, *FETCHING)):
         return []
@@ -130,29 +132,22 @@ def plan_command(
     stages = ",".join(stage for stage in BY_NAME if stage in rules)
     name = " ".join(os.path.relpath(file) for file in files)
     return [
-        *(sys.executable, "-m", "nanoeuler", "plan", "--unless-short"),
-        *("--config", config_argument(without_addresses(config), "plan", paths.results)),
-        *("--save", paths.plan),
+        *("--unless-short", "--save", paths.plan),
         *(f"--name={name}", "--stages", stages),
         *("--gpus", str(gpus)),
     ]
 
 
-def without_addresses(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration with web shards of which only the sizes are left.
-
-    An argument of a command has at most 128 kB on Linux: about 500 addresses.
-    """
-    sources = dict(config["sources"])
-    if pages := sources.get("fineweb"):
-        sizes = [{"bytes": file_bytes(shard)} for shard in pages["shards"]]
-        sources["fineweb"] = {**pages, "shards": sizes}
-    return {**config, "sources": sources}
-
-
-def require_plan(command: list[str]) -> None:
+def require_plan(config: Mapping[str, Any], options: list[str]) -> None:
     """Run the plan, which prints its own findings, and end the workflow when it fails."""
-    if command and subprocess.run(command).returncode:
+    if not options:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, RESOLVED)
+        write_resolved(path, config)
+        command = [sys.executable, "-m", "nanoeuler", "plan", "--config", str(path), *options]
+        planned = subprocess.run(command)
+    if planned.returncode:
         raise SystemExit(
             "error  this machine won't do for this run, see above; "
             "nothing was downloaded or started"
@@ -188,14 +183,14 @@ def mark(paths: Paths, jobs: Iterable[SnakemakeJob]) -> None:
         raise SystemExit(f"error  {error}") from error
 
 
-def keep_jobs(folder: str | Path, config: Mapping[str, Any], jobs: Iterable[SnakemakeJob]) -> None:
+def keep_jobs(folder: str | Path, jobs: Iterable[SnakemakeJob]) -> None:
     """Note the jobs that a workflow will run, by their log files, in the run's folder."""
     noted = {
         log: {"rule": job.rule.name, "output": output}
         for job in jobs
         for log, output in zip(job.log, job.output, strict=False)
     }
-    write_json(Path(folder, JOBS), {"version": 1, "config": config, "jobs": noted})
+    write_json(Path(folder, JOBS), {"version": 1, "jobs": noted})
 
 
 def write_pipeline(

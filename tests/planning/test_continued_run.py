@@ -11,7 +11,6 @@ from nanoeuler.cli import main
 from nanoeuler.cli.own_text import prepare
 from nanoeuler.config import load
 from nanoeuler.config.paths import Paths
-from nanoeuler.config.rules import stage_config
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import load_model
 from nanoeuler.planning import continued_run, own_run
@@ -55,7 +54,7 @@ def by_hand(config: dict) -> Path:
         "pretrain": ["pretrain", *tokens, *tokenizer, "--output", paths.stage("pretrain")],
     }.items():
         device = ["--device", "reference"] if stage == "pretrain" else []
-        assert main([*command, "--config", stage_config(config, stage), *device]) == 0
+        assert main([*command, "--config", json.dumps(config), *device]) == 0
     return Path(paths.model_folder("pretrain"))
 
 
@@ -209,7 +208,7 @@ def test_too_little_text_says_what_it_can_teach_and_what_helps(here, capsys, mon
     config = load(file)
     paths = Paths(config)
     own = ["--own", *paths.own_text, "--output", paths.corpus]
-    assert main(["assemble", *own, "--config", stage_config(config, "build_corpus")]) == 0
+    assert main(["assemble", *own, "--config", json.dumps(config)]) == 0
     assert little in " ".join(next_steps(config).split())
     config["pretrain"]["init_from"] = str(STORIES)
     assert little not in " ".join(next_steps(config).split())

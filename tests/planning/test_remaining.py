@@ -10,6 +10,7 @@ import pytest
 
 from nanoeuler.config import load
 from nanoeuler.config.paths import Paths
+from nanoeuler.config.resolved import write_resolved
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.planning.data import estimate_text
 from nanoeuler.planning.plan import Plan, stage_costs
@@ -49,7 +50,8 @@ class Run:
             )
             for rule in rules
         ]
-        keep_jobs(self.folder, self.config, jobs)
+        write_resolved(self.paths.configuration, self.config)
+        keep_jobs(self.folder, jobs)
 
     def whole(self, rule: str, tag: str, rate: float, left: float) -> float | None:
         return WholeRun(self.logs[rule]).seconds(tag, rate, left)

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from nanoeuler.config import load
+from nanoeuler.config.resolved import write_resolved
 from nanoeuler.config.settings import Pretrain, Sft
-from nanoeuler.config.stages import BY_SECTION, stage_config
+from nanoeuler.config.stages import BY_SECTION
 from nanoeuler.training.fingerprint import fingerprint
 
 ROOT = Path(__file__).parents[2]
@@ -17,10 +18,13 @@ PRETRAIN = Pretrain(tokens=5000, batch_tokens=500, learning_rate=1e-3)
 
 @pytest.mark.parametrize("stage", BY_SECTION)
 @pytest.mark.parametrize("run", ["config", "small", "medium", "base", "large"])
-def test_a_stage_that_is_run_by_hand_finds_what_the_workflow_has_trained(run, stage, monkeypatch):
+def test_a_stage_that_is_run_by_hand_finds_what_the_workflow_has_trained(
+    run, stage, monkeypatch, tmp_path
+):
     monkeypatch.chdir(ROOT)
     config = load(f"config/{run}.yaml")
-    handed = load(stage_config(config, stage))
+    write_resolved(tmp_path / "config.json", config)
+    handed = load(tmp_path / "config.json")
     prints = {
         fingerprint(
             stage, BY_SECTION[stage].settings.read(each[stage]), model=each["model"] | preset

@@ -1,7 +1,7 @@
 """Stands in for `python -m nanoeuler` in tests of the workflow.
 
-It only writes the files that a stage promises. Their content depends on the stage's arguments, as
-in a real stage. With NANOEULER_STUB_FAIL=<stage> that stage fails.
+It only writes the files that a stage promises. Their content depends on the stage's arguments and
+configuration, as in a real stage. With NANOEULER_STUB_FAIL=<stage> that stage fails.
 """
 
 import argparse
@@ -34,6 +34,7 @@ def main() -> int:
         parser.add_argument(option)
     for option in ("--output", "--record", "--metrics", "--items", "--table", "--card", "--log"):
         parser.add_argument(option, type=Path)
+    parser.add_argument("--config", type=Path)
     options, _ = parser.parse_known_args()
     with Path(os.environ["NANOEULER_STUB_CALLS"]).open("a") as calls:
         calls.write(" ".join(sys.argv[1:]) + "\n")
@@ -41,6 +42,7 @@ def main() -> int:
         print(f"the stub of {stage} fails as it was told", file=sys.stderr)
         return 1
     text = f"{sys.executable} {__file__} {sys.argv[1:]}"
+    text += options.config.read_text() if options.config else ""
     stage = options.step or stage
     if stage in FILES:
         files = [options.output / name.format(group=options.group) for name in FILES[stage]]

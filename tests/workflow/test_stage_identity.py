@@ -8,7 +8,8 @@ from stub_checkout import CONFIG, SOURCES
 
 from nanoeuler.config import load
 from nanoeuler.config.paths import Paths
-from nanoeuler.config.rules import RULES, code_fingerprint, stage_config, stage_identity
+from nanoeuler.config.rules import RULES, code_fingerprint, rule_identity
+from nanoeuler.storage.files import canonical_json
 
 
 @pytest.fixture
@@ -23,8 +24,8 @@ def resolve(tmp_path, monkeypatch):
 def rerun(before: dict, after: dict) -> set[str]:
     """The stages whose identity differs; the report reads everything and is left out."""
     return {
-        stage for stage in RULES if stage_identity(before, stage) != stage_identity(after, stage)
-    } - {"plan", "write_report"}
+        stage for stage in RULES if rule_identity(before, stage) != rule_identity(after, stage)
+    } - {"write_report"}
 
 
 @pytest.mark.parametrize(
@@ -60,7 +61,7 @@ def rerun(before: dict, after: dict) -> set[str]:
         ("corpus.fineweb.min_score=4", {"extract_fineweb"}),
         ("corpus.fineweb.shards=2", set()),
         ("evaluate.temperature=0", {"evaluate_model"}),
-        ('evaluate.tasks=[{"name": "piqa"}]', {"fetch_task", "evaluate_model"}),
+        ('evaluate.tasks=[{"name": "piqa"}]', {"evaluate_model"}),
         ("device=cpu", set()),
         ("data_dir=elsewhere", set()),
         ("results_dir=elsewhere", set()),
@@ -78,25 +79,18 @@ def test_a_key_reruns_the_stages_that_read_it(resolve, change, stages):
     assert rerun(resolve(), resolve(change)) == stages
 
 
-def test_what_is_handed_over_holds_the_intervals_too(resolve):
-    handed = json.loads(stage_config(resolve("pretrain.log_every=3"), "pretrain"))
-    assert handed["pretrain"]["log_every"] == 3
-    assert set(handed) == {"seed", "model", "pretrain", "revision"}
-
-
 def test_a_stage_sees_only_the_data_set_that_it_fetches(resolve):
-    handed = json.loads(stage_config(resolve(), "fetch_questions"))
+    handed = json.loads(rule_identity(resolve(), "fetch_questions"))
     assert handed["sources"] == {
         "questions": {"world": {"bytes": None, "sha256": None, "url": "questions.jsonl"}}
     }
-    assert "sources" not in json.loads(
-        stage_config(resolve("evaluate.questions=null"), "fetch_questions")
-    )
+    without = json.loads(rule_identity(resolve("evaluate.questions=null"), "fetch_questions"))
+    assert without["sources"] == {}
 
 
 def test_a_task_is_fetched_again_when_its_own_entry_changes_and_not_for_another_limit(resolve):
     def identity(*changes: str) -> str:
-        return stage_identity(Paths(resolve(*changes)).only_task("piqa"), "fetch_task")
+        return canonical_json(Paths(resolve(*changes)).task_source("piqa"))
 
     assert identity('evaluate.tasks=[{"name": "piqa"}]') == identity(
         'evaluate.tasks=[{"name": "quiz"}, {"name": "piqa", "limit": 5}]'
@@ -111,7 +105,7 @@ def test_the_order_of_keys_does_not_matter(resolve):
     shuffled = dict(reversed(config.items())) | {
         "pretrain": dict(reversed(config["pretrain"].items()))
     }
-    assert stage_config(shuffled, "pretrain") == stage_config(config, "pretrain")
+    assert rule_identity(shuffled, "pretrain") == rule_identity(config, "pretrain")
 
 
 def test_the_fingerprint_of_code_follows_its_content():

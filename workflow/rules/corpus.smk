@@ -14,9 +14,9 @@ rule write_sample:
     resources:
         mem_mb=1000,
     params:
-        identity=lambda wildcards: stage_identity(config, "write_sample"),
-        config=lambda wildcards, output: stage_config(config, "write_sample"),
-        folder=lambda wildcards, output: paths.sample,
+        identity=compared(rule_identity(config, "write_sample")),
+        config=not_compared(paths.configuration),
+        folder=not_compared(paths.sample),
     message:
         "Writing the invented world that the offline demo learns from"
     shell:
@@ -36,8 +36,8 @@ rule fetch_book:
         mem_mb=250,
         mirror_connections=1,
     params:
-        identity=lambda wildcards: stage_identity(config, "fetch_book"),
-        config=lambda wildcards, output: stage_config(config, "fetch_book"),
+        identity=compared(rule_identity(config, "fetch_book")),
+        config=not_compared(paths.configuration),
     message:
         "Fetching book {wildcards.id} from the Gutenberg mirror"
     shell:
@@ -62,17 +62,14 @@ rule clean_book:
     resources:
         mem_mb=250,
     params:
-        identity=lambda wildcards: stage_identity(config, "clean_book"),
-        about=lambda wildcards: paths.book(wildcards.id),
+        identity=compared(rule_identity(config, "clean_book")),
+        about=compared(lambda wildcards: paths.book(wildcards.id)),
     message:
         "Cutting book {wildcards.id} out of its header, credits and licence"
     shell:
         "python -m nanoeuler gutenberg clean --id {wildcards.id} --input {input.book:q}"
         " --output {output.book:q} --record {output.record:q} --title={params.about[title]:q}"
         " --author={params.about[author]:q} --log {log:q}"
-
-
-WEB_IDENTITY = stage_identity(config, "extract_fineweb")  # of all shards: there may be thousands
 
 
 rule extract_fineweb:
@@ -89,11 +86,9 @@ rule extract_fineweb:
     resources:
         mem_mb=2000,
     params:
-        identity=lambda wildcards: WEB_IDENTITY,
-        config=lambda wildcards, output: stage_config(
-            paths.only_shard(wildcards.shard), "extract_fineweb"
-        ),
-        source=lambda wildcards: canonical_json(paths.web_source(wildcards.shard)),
+        identity=compared(rule_identity(config, "extract_fineweb")),
+        config=not_compared(paths.configuration),
+        source=compared(lambda wildcards: canonical_json(paths.web_source(wildcards.shard))),
     message:
         "Extracting the pages of web shard {wildcards.shard} that pass the filters"
     shell:
@@ -112,10 +107,10 @@ rule fetch_instructions:
     resources:
         mem_mb=1000,
     params:
-        identity=lambda wildcards: stage_identity(config, "fetch_instructions"),
-        config=lambda wildcards, output: stage_config(config, "fetch_instructions"),
-        name=lambda wildcards, output: config["sft"]["instructions"],
-        folder=lambda wildcards, output: paths.records_folder("instructions"),
+        identity=compared(rule_identity(config, "fetch_instructions")),
+        config=not_compared(paths.configuration),
+        name=not_compared(config["sft"]["instructions"]),
+        folder=not_compared(paths.records_folder("instructions")),
     message:
         "Fetching and checking the instructions {params.name}"
     shell:
@@ -134,10 +129,10 @@ rule fetch_preferences:
     resources:
         mem_mb=2000,
     params:
-        identity=lambda wildcards: stage_identity(config, "fetch_preferences"),
-        config=lambda wildcards, output: stage_config(config, "fetch_preferences"),
-        name=lambda wildcards, output: config["dpo"]["preferences"],
-        folder=lambda wildcards, output: paths.records_folder("preferences"),
+        identity=compared(rule_identity(config, "fetch_preferences")),
+        config=not_compared(paths.configuration),
+        name=not_compared(config["dpo"]["preferences"]),
+        folder=not_compared(paths.records_folder("preferences")),
     message:
         "Fetching and checking the preferences {params.name}"
     shell:
@@ -163,10 +158,10 @@ rule build_corpus:
         **cluster_resources(config, cluster),
         mem_mb=2000,
     params:
-        identity=lambda wildcards: stage_identity(config, "build_corpus"),
-        config=lambda wildcards, output: config_argument(config, "build_corpus", paths.results),
-        folder=lambda wildcards, output: paths.corpus,
-        step=lambda wildcards, output: paths.finishing,
+        identity=compared(rule_identity(config, "build_corpus")),
+        config=not_compared(paths.configuration),
+        folder=not_compared(paths.corpus),
+        step=not_compared(paths.finishing),
     message:
         "Splitting the documents into text for training and validation, without repetitions"
     shell:

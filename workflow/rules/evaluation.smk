@@ -17,8 +17,8 @@ rule fetch_questions:
     resources:
         mem_mb=250,
     params:
-        identity=lambda wildcards: stage_identity(config, "fetch_questions"),
-        config=lambda wildcards, output: stage_config(config, "fetch_questions"),
+        identity=compared(rule_identity(config, "fetch_questions")),
+        config=not_compared(paths.configuration),
     message:
         "Fetching the held-out questions {wildcards.name}"
     shell:
@@ -37,8 +37,9 @@ rule fetch_task:
     resources:
         mem_mb=1000,
     params:
-        identity=lambda wildcards: stage_identity(paths.only_task(wildcards.name), "fetch_task"),
-        config=lambda wildcards, output: stage_config(config, "fetch_task"),
+        identity=compared(rule_identity(config, "fetch_task")),
+        source=compared(lambda wildcards: canonical_json(paths.task_source(wildcards.name))),
+        config=not_compared(paths.configuration),
         folder=subpath(output.manifest, parent=True),
     message:
         "Fetching and checking the task {wildcards.name}"
@@ -70,9 +71,9 @@ rule evaluate_model:
         gpu=JOB_GPUS,
         mem_mb=training_megabytes(config),
     params:
-        identity=lambda wildcards: stage_identity(config, "evaluate_model"),
-        config=lambda wildcards, output: stage_config(config, "evaluate_model"),
-        model=lambda wildcards, output: paths.model_folder(wildcards.stage),
+        identity=compared(rule_identity(config, "evaluate_model")),
+        config=not_compared(paths.configuration),
+        model=not_compared(lambda wildcards: paths.model_folder(wildcards.stage)),
         files=lambda wildcards, input: [
             *option("--questions", input.questions),
             *option("--instructions", input.instructions),
@@ -111,9 +112,9 @@ rule write_report:
         **cluster_resources(config, cluster),
         mem_mb=1000,
     params:
-        identity=lambda wildcards: stage_identity(config, "write_report"),
-        name=lambda wildcards, output: config["run"],
-        run=lambda wildcards, output: paths.results,
+        identity=compared(rule_identity(config, "write_report")),
+        name=not_compared(config["run"]),
+        run=not_compared(paths.results),
     message:
         "Writing the report of run {params.name}"
     shell:

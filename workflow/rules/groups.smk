@@ -22,10 +22,10 @@ rule hold_out:
         **cluster_resources(config, cluster),
         mem_mb=cleaning_megabytes(config, len(paths.web_shards)),
     params:
-        identity=lambda wildcards: stage_identity(config, "build_corpus"),
-        config=lambda wildcards, output: config_argument(config, "build_corpus", paths.results),
-        folder=lambda wildcards, output: paths.corpus,
-        groups=lambda wildcards, output: f"--group-files {paths.group_files}",
+        identity=compared(rule_identity(config, "build_corpus")),
+        config=not_compared(paths.configuration),
+        folder=not_compared(paths.corpus),
+        groups=not_compared(f"--group-files {paths.group_files}"),
     message:
         "Choosing the documents that are held out, and reading them"
     shell:
@@ -48,9 +48,9 @@ rule compare_group:
         **cluster_resources(config, cluster),
         mem_mb=TEXT_MEGABYTES,
     params:
-        identity=lambda wildcards: stage_identity(config, "build_corpus"),
-        config=lambda wildcards, output: config_argument(config, "build_corpus", paths.results),
-        folder=lambda wildcards, output: paths.corpus,
+        identity=compared(rule_identity(config, "build_corpus")),
+        config=not_compared(paths.configuration),
+        folder=not_compared(paths.corpus),
     message:
         "Comparing the pages of group {wildcards.group} with held-out text"
     shell:
@@ -75,11 +75,11 @@ rule choose_documents:
         **cluster_resources(config, cluster),
         mem_mb=cleaning_megabytes(config, len(paths.web_shards)),
     params:
-        identity=lambda wildcards: stage_identity(config, "build_corpus"),
-        config=lambda wildcards, output: config_argument(config, "build_corpus", paths.results),
-        folder=lambda wildcards, output: paths.corpus,
-        groups=lambda wildcards, output: f"--group-files {paths.group_files}",
-        pages=lambda wildcards, output: paths.pages,
+        identity=compared(rule_identity(config, "build_corpus")),
+        config=not_compared(paths.configuration),
+        folder=not_compared(paths.corpus),
+        groups=not_compared(f"--group-files {paths.group_files}"),
+        pages=not_compared(paths.pages),
     message:
         "Choosing the documents to learn from, without repetitions"
     shell:
@@ -103,9 +103,9 @@ rule write_group:
         **cluster_resources(config, cluster),
         mem_mb=TEXT_MEGABYTES,
     params:
-        identity=lambda wildcards: stage_identity(config, "build_corpus"),
-        config=lambda wildcards, output: config_argument(config, "build_corpus", paths.results),
-        folder=lambda wildcards, output: paths.corpus,
+        identity=compared(rule_identity(config, "build_corpus")),
+        config=not_compared(paths.configuration),
+        folder=not_compared(paths.corpus),
     message:
         "Writing the pages of group {wildcards.group}"
     shell:
@@ -127,8 +127,8 @@ rule tokenize_group:
         **cluster_resources(config, cluster),
         mem_mb=TEXT_MEGABYTES,
     params:
-        identity=lambda wildcards: stage_identity(config, "tokenize"),
-        config=lambda wildcards, output: stage_config(config, "tokenize"),
+        identity=compared(rule_identity(config, "tokenize")),
+        config=not_compared(paths.configuration),
     message:
         "Turning group {wildcards.group} of the corpus into token shards"
     shell:

@@ -17,9 +17,9 @@ rule learn_bpe:
         **cluster_resources(config, cluster),
         mem_mb=TEXT_MEGABYTES,
     params:
-        identity=lambda wildcards: stage_identity(config, "learn_bpe"),
-        config=lambda wildcards, output: stage_config(config, "learn_bpe"),
-        entries=lambda wildcards, output: config["tokenizer"]["vocab_size"],
+        identity=compared(rule_identity(config, "learn_bpe")),
+        config=not_compared(paths.configuration),
+        entries=not_compared(config["tokenizer"]["vocab_size"]),
     message:
         "Learning a byte-level BPE of {params.entries} entries"
     shell:
@@ -41,8 +41,8 @@ rule tokenize:
         **cluster_resources(config, cluster),
         mem_mb=TEXT_MEGABYTES,
     params:
-        identity=lambda wildcards: stage_identity(config, "tokenize"),
-        config=lambda wildcards, output: stage_config(config, "tokenize"),
+        identity=compared(rule_identity(config, "tokenize")),
+        config=not_compared(paths.configuration),
         folder=subpath(output.manifest, parent=True),
         groups=lambda wildcards, input: option("--groups", input.groups),
     message:

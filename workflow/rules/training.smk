@@ -24,8 +24,8 @@ rule check_fit:
     resources:
         mem_mb=2000,
     params:
-        identity=lambda wildcards: stage_identity(config, "check_fit"),
-        config=lambda wildcards, output: stage_config(config, "check_fit"),
+        identity=compared(rule_identity(config, "check_fit")),
+        config=not_compared(paths.configuration),
         records=not_compared(options(paths.learned_records)),
     message:
         "Counting the records that fit into the context"
@@ -45,9 +45,9 @@ rule check_gradients:
         gpu=JOB_GPUS,
         mem_mb=training_megabytes(config),
     params:
-        identity=lambda wildcards: stage_identity(config, "check_gradients"),
-        code=lambda wildcards: code_fingerprint(*CHECKED_CODE),
-        config=lambda wildcards, output: stage_config(config, "check_gradients"),
+        identity=compared(rule_identity(config, "check_gradients")),
+        code=compared(lambda wildcards: code_fingerprint(*CHECKED_CODE)),
+        config=not_compared(paths.configuration),
         device=lambda wildcards, resources: f"--device {config['device']} --gpus {resources.gpu}",
     message:
         "Comparing every gradient with numerical derivatives, and the engine with the specification"
@@ -76,9 +76,9 @@ for stage in STAGES:
             gpu=TRAINING_NODES * TRAINING_GPUS,
             mem_mb=training_megabytes(config, TRAINING_GPUS),
         params:
-            identity=compared(stage_identity(config, stage.section)),
+            identity=compared(rule_identity(config, stage.section)),
             parent=compared(options(paths.parent(stage))),
-            config=not_compared(stage_config(config, stage.section)),
+            config=not_compared(paths.configuration),
             command=not_compared(stage.section),
             material=not_compared(options(paths.material(stage))),
             folder=not_compared(paths.stage(stage.name)),
