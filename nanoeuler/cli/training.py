@@ -124,7 +124,7 @@ def run_stage(stage: Stage, options: argparse.Namespace) -> int:
         )
     records = records_in(options)
     data = records.pop(stage.records.kind) if stage.records else options.tokens
-    inputs = Inputs(config, data, options.tokenizer, options.output, parent, records)
+    inputs = Inputs(config, settings, data, options.tokenizer, options.output, parent, records)
     require_ours(options.output / "model")
     try:
         with group_of(options, options.output) as group:

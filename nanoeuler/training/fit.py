@@ -32,7 +32,8 @@ def check_fit(
     for kind, manifest in manifests.items():
         stage = RECORD_STAGES[kind]
         others = {other: path for other, path in manifests.items() if other != kind}
-        inputs = Inputs(config, manifest, tokenizer, others=others)
+        settings = stage.settings.read(config[stage.section])
+        inputs = Inputs(config, settings, manifest, tokenizer, others=others)
         counts[stage.section] = asdict(module_of(stage).check_fit(inputs, template(stage, config)))
     return counts
 

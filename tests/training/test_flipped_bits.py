@@ -37,7 +37,9 @@ def start(data, tuned, trainer, tmp_path):
             declared = BY_SECTION[stage]
             kind = declared.records.kind if declared.records else "tokens"
             given = parent if declared.parents else None
-            inputs = Inputs(config, copy / kind / "manifest.json", tokenizer, output, given)
+            settings = declared.settings.read(config[stage])
+            data = copy / kind / "manifest.json"
+            inputs = Inputs(config, settings, data, tokenizer, output, given)
             train(module_of(declared).job(inputs, engine))
 
     return run

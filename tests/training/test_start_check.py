@@ -9,6 +9,7 @@ from nanoeuler.backend import make_backend
 from nanoeuler.backend.cpu.engine import CpuBackend
 from nanoeuler.backend.records import Rotation
 from nanoeuler.backend.reference import ReferenceBackend
+from nanoeuler.config.settings import Pretrain
 from nanoeuler.errors import UserError
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.training.check_form import (
@@ -213,8 +214,9 @@ def test_the_losses_are_those_of_the_whole_vocabulary():
 
 def test_a_wrong_engine_trains_nothing_and_is_named_with_its_op(data, trainer, tmp_path):
     files = data / "tokens/manifest.json", data / "tokenizer.json", tmp_path / "pretrain"
+    inputs = Inputs(trainer.config, Pretrain.read(trainer.config["pretrain"]), *files)
     with pytest.raises(UserError) as refused:
-        train(job(Inputs(trainer.config, *files), LinearSign(2)))
+        train(job(inputs, LinearSign(2)))
     said = str(refused.value)
     assert said.startswith("pretrain: engine cpu in fp32 on ")
     assert "op 'linear 1 × 8 × 24' differs by 2.0e+00 in dx" in said

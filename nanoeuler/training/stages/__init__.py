@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 class StageModule(Protocol):
     """What the module of a stage has."""
 
-    def job(self, inputs: "Inputs", backend: "Backend", group: "Group") -> "Job":
+    def job(self, inputs: "Inputs[Any]", backend: "Backend", group: "Group") -> "Job":
         """All that `train` needs to know. Raises `UserError` for input that does not fit."""
 
-    def check_fit(self, inputs: "Inputs", template: str) -> Any:
+    def check_fit(self, inputs: "Inputs[Any]", template: str) -> Any:
         """Counts of the records that the context holds (a dataclass), of a stage that learns from
         records. Raises `UserError` where those are too few."""
 

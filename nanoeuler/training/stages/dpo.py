@@ -50,11 +50,11 @@ if TYPE_CHECKING:
 REFERENCE, NOTE = "logprobs.safetensors", "reference.json"
 
 
-def job(inputs: Inputs, backend: "Backend", group: Group = ALONE) -> Job:
+def job(inputs: Inputs[Dpo], backend: "Backend", group: Group = ALONE) -> Job:
     """Aligning a parent with preference pairs. Raises `UserError` for input that does not fit."""
     config, tokenizer_path = inputs.config, inputs.tokenizer
     assert inputs.parent is not None  # see `Stage.needs_parent`
-    settings, seed = Dpo.read(config["dpo"]), config["seed"]
+    settings, seed = inputs.settings, config["seed"]
     model = ModelConfig.from_dict(config["model"])
     model = replace(model, context=settings.context or model.context)
     tokenizer = Tokenizer.load(tokenizer_path)
@@ -159,9 +159,9 @@ def job(inputs: Inputs, backend: "Backend", group: Group = ALONE) -> Job:
     )
 
 
-def check_fit(inputs: Inputs, template: str) -> PairFit:
+def check_fit(inputs: Inputs[Dpo], template: str) -> PairFit:
     """Count the pairs for training that the context holds. Raises `UserError` for too few."""
-    settings, tokenizer = Dpo.read(inputs.config["dpo"]), Tokenizer.load(inputs.tokenizer)
+    settings, tokenizer = inputs.settings, Tokenizer.load(inputs.tokenizer)
     context = settings.context or inputs.config["model"]["context"]
     file = RecordFolder(inputs.data, "preferences").file("train")
     _, fit = encode_pairs(file, tokenizer, template, context, inputs.apart()[0])

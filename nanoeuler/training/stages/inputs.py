@@ -3,17 +3,22 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+from nanoeuler.config.settings import Training
 from nanoeuler.storage.record_folder import RecordFolder
+
+Settings = TypeVar("Settings", bound=Training)
 
 
 @dataclass(frozen=True)
-class Inputs:
-    """The files that a stage reads, and where it writes."""
+class Inputs(Generic[Settings]):
+    """What a stage is told, the files that it reads, and where it writes."""
 
     config: Mapping[str, Any]
-    """The configuration, or the sections that the stage reads."""
+    """The configuration, of which the stage reads the model and the seed, too."""
+    settings: Settings
+    """Its own section."""
     data: Path
     """Manifest of the tokens or the records that it learns from."""
     tokenizer: Path

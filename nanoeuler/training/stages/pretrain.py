@@ -40,10 +40,10 @@ SAMPLE_TOKENS = 60
 """New tokens of the sample at each measurement."""
 
 
-def job(inputs: Inputs, backend: "Backend", group: Group = ALONE) -> Job:
+def job(inputs: Inputs[Pretrain], backend: "Backend", group: Group = ALONE) -> Job:
     """Training on token shards. Raises `UserError` for input that does not fit."""
     config, tokens, tokenizer_path = inputs.config, inputs.data, inputs.tokenizer
-    settings, seed = Pretrain.read(config["pretrain"]), config["seed"]
+    settings, seed = inputs.settings, config["seed"]
     model = ModelConfig.from_dict(config["model"])
     tokenizer, store = Tokenizer.load(tokenizer_path), TokenStore.open(tokens)
     store.check_tokenizer(tokenizer, tokenizer_path)

@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from nanoeuler.backend.ops import Backend
 
 
-def job(inputs: Inputs, backend: "Backend", group: Group = ALONE) -> Job:
+def job(inputs: Inputs[Sft], backend: "Backend", group: Group = ALONE) -> Job:
     """Tuning on instruction records; without a parent the first weights are random.
 
     Raises `UserError` for input that does not fit.
     """
     config, tokenizer_path = inputs.config, inputs.tokenizer
-    settings, seed = Sft.read(config["sft"]), config["seed"]
+    settings, seed = inputs.settings, config["seed"]
     model = ModelConfig.from_dict(config["model"])
     model = replace(model, context=settings.context or model.context)
     tokenizer = Tokenizer.load(tokenizer_path)
@@ -115,9 +115,9 @@ def job(inputs: Inputs, backend: "Backend", group: Group = ALONE) -> Job:
     )
 
 
-def check_fit(inputs: Inputs, template: str) -> Fit:
+def check_fit(inputs: Inputs[Sft], template: str) -> Fit:
     """Count the records for training that the context holds. Raises `UserError` for too few."""
-    settings, tokenizer = Sft.read(inputs.config["sft"]), Tokenizer.load(inputs.tokenizer)
+    settings, tokenizer = inputs.settings, Tokenizer.load(inputs.tokenizer)
     context = settings.context or inputs.config["model"]["context"]
     file = RecordFolder(inputs.data, "instructions").file("train")
     _, fit = encode_records(file, tokenizer, template, context, inputs.apart()[0])
