@@ -2,7 +2,7 @@
 
 from markupsafe import Markup
 
-from nanoeuler.config.stages import BY_SECTION, PRETRAIN, RECORD_STAGES, result_of
+from nanoeuler.config.stages import BY_SECTION, PRETRAIN, RECORD_STAGES, is_baseline, result_of
 from nanoeuler.corpus.little_text import warning_for
 from nanoeuler.evaluation.formats import (
     duration,
@@ -13,8 +13,7 @@ from nanoeuler.evaluation.formats import (
     stage_name,
     with_commas,
 )
-from nanoeuler.evaluation.report.charts import Bar, bars
-from nanoeuler.evaluation.report.gather import SCRATCH, Run
+from nanoeuler.evaluation.report.gather import Run
 from nanoeuler.evaluation.report.rendering import render
 from nanoeuler.evaluation.report.summary import summarise_gradients
 from nanoeuler.evaluation.scores import plus_minus, score_lines
@@ -95,7 +94,7 @@ def comparisons(run: Run) -> list[Markup]:
             continue
         entries = [Bar(name, value, line.show(value)) for name, value in line.baselines.items()]
         for stage, (value, error) in zip(run.evaluations, line.measured, strict=True):
-            if value is not None and (stage != SCRATCH or line.key == "answers"):
+            if value is not None and (not is_baseline(stage) or line.key == "answers"):
                 shown = f"{line.show(value)} {plus_minus(error)}".strip()
                 entries.append(Bar(stage_name(stage), value, shown, stage_colour(stage), error))
         if line.key.startswith("bits_per_byte"):
