@@ -157,18 +157,16 @@ def test_inline_json_with_a_key_that_nobody_knows_is_refused_as_in_a_file(config
     assert problem in str(caught.value)
 
 
-def test_the_configuration_that_a_workflow_resolved_is_taken_as_it_is_unless_it_was_changed(
-    tmp_path,
-):
+def test_a_configuration_that_a_workflow_resolved_is_taken_unless_it_was_changed(tmp_path):
     config = {"seed": 1, "corpus": {"sources": [f"{number}.txt" for number in range(40_000)]}}
-    path = tmp_path / "config.json"
+    path = tmp_path / "configuration.json"
     write_resolved(path, config)
     assert load(path) == config
     path.write_text(path.read_text().replace('"seed": 1', '"seed": 2'))
-    with pytest.raises(UserError, match=r"config\.json.* start the workflow again"):
+    with pytest.raises(UserError, match=r"configuration\.json.* start the workflow again"):
         load(path)
     path.write_text('{"configuration": {"seed": ')
-    with pytest.raises(UserError, match=r"config\.json: not valid JSON"):
+    with pytest.raises(UserError, match=r"configuration\.json: not valid JSON"):
         load(path)
 
 

@@ -19,9 +19,9 @@ def load(source: str | Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
     For the path of a YAML file, also of a shipped one, it is resolved: checked, with defaults
     filled in, the sources file read and the model preset expanded. `overrides` are
     "section.key=value" texts for such a file.
-    A run's config.json, which the workflow gives to its stages, is resolved already. Inline JSON,
-    which starts with "{", holds the sections that a stage reads, and is returned unchanged. Raises
-    `UserError` for a mistake.
+    A run's configuration.json, which the workflow gives to its stages, is resolved already. Inline
+    JSON, which starts with "{", holds the sections that a stage reads, and is returned unchanged.
+    Raises `UserError` for a mistake.
     """
     # each is imported where it is needed: they take longer than a small stage runs
     if str(source).lstrip().startswith("{"):

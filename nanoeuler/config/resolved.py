@@ -1,6 +1,7 @@
-"""The resolved configuration of a run, results/<run>/config.json, which all of its stages read.
+"""The resolved configuration of a run, which all of its stages read.
 
-It was checked before it was written. The hash in it shows that it still is what was checked.
+It lies in results/<run>/configuration.json. It was checked before it was written, and the hash in
+it shows that it still is what was checked.
 """
 
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from nanoeuler.errors import UserError
 from nanoeuler.storage.files import read_json, write_json
 from nanoeuler.storage.integrity import Origin, check_seal, seal
 
-RESOLVED = "config.json"
+RESOLVED = "configuration.json"
 CONTENT = "configuration"
 ORIGIN = Origin("the workflow", "start the workflow again, which writes it, or give a YAML file")
 

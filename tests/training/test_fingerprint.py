@@ -23,8 +23,8 @@ def test_a_stage_that_is_run_by_hand_finds_what_the_workflow_has_trained(
 ):
     monkeypatch.chdir(ROOT)
     config = load(f"config/{run}.yaml")
-    write_resolved(tmp_path / "config.json", config)
-    handed = load(tmp_path / "config.json")
+    write_resolved(tmp_path / "configuration.json", config)
+    handed = load(tmp_path / "configuration.json")
     prints = {
         fingerprint(
             stage, BY_SECTION[stage].settings.read(each[stage]), model=each["model"] | preset

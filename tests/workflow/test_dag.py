@@ -250,7 +250,7 @@ def test_own_text_joins_the_corpus_and_a_change_of_it_counts(done):
     expected = {"build_corpus": 1} | TOKENS
     assert done.planned() == expected
     done.run()
-    config = read_resolved(done.path / "results/trial/config.json")
+    config = read_resolved(done.path / "results/trial/configuration.json")
     assert config["corpus"]["sources"] == ["gutenberg", "fineweb", "my texts"]
     assert done.planned() == {}
     done.write("my texts/sequel.md", "It was evening.")
@@ -281,7 +281,7 @@ def test_names_mean_nothing_to_the_workflow_and_may_be_many(done):
     expected = {"build_corpus": 1} | TOKENS
     assert done.planned() == expected
     done.run()
-    given = read_resolved(done.path / "results/trial/config.json")
+    given = read_resolved(done.path / "results/trial/configuration.json")
     assert given["corpus"]["sources"] == json.loads(sources)
     listed = json.loads((done.path / "data/corpora/shared/own-text.json").read_text())
     assert len(listed) == 22_001 + len(named)
@@ -456,7 +456,7 @@ def test_the_default_configuration_does_not_leak_into_another(checkout):
 def test_the_command_line_overrides_a_file(checkout):
     given = "pretrain={learning_rate: 1e-4, tokens: 2e6}", "seed=9"
     checkout.run("check_gradients", "--config", *given)
-    config = read_resolved(checkout.path / "results/trial/config.json")
+    config = read_resolved(checkout.path / "results/trial/configuration.json")
     assert config["seed"] == 9
     assert (config["pretrain"]["learning_rate"], config["pretrain"]["tokens"]) == (1e-4, 2_000_000)
 
