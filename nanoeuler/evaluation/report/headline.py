@@ -13,6 +13,7 @@ from nanoeuler.evaluation.formats import (
     stage_name,
     with_commas,
 )
+from nanoeuler.evaluation.report.charts import Bar, bars
 from nanoeuler.evaluation.report.gather import Run
 from nanoeuler.evaluation.report.rendering import render
 from nanoeuler.evaluation.report.summary import summarise_gradients
