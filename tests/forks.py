@@ -51,9 +51,9 @@ def import_trainers() -> None:
     import nanoeuler.tokenizer.encoder  # with Numba, when records are encoded
     import nanoeuler.training.distributed.ranks
     import nanoeuler.training.distributed.slurm_tasks
-    import nanoeuler.training.dpo
-    import nanoeuler.training.pretrain
-    import nanoeuler.training.sft  # noqa: F401
+    import nanoeuler.training.stages.dpo
+    import nanoeuler.training.stages.pretrain
+    import nanoeuler.training.stages.sft  # noqa: F401
 
     import_numba()
 
