@@ -597,8 +597,9 @@ class Backend(ABC):
     ) -> None:
         """One update of each element by itself, with the gradient clipped.
 
-        `rule` is adamw: see `<rule>_run` of the reference, which also says what `tensors` and
-        `constants` are. `flat.working` follows the parameters. What no run covers stays.
+        A `rule` of the name x is the function x_run of the reference, which also says what
+        `tensors` and `constants` are. `flat.working` follows the parameters. What no run covers
+        stays.
         """
 
     @abstractmethod

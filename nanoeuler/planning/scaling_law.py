@@ -106,7 +106,7 @@ def estimate(
     check_range("parameters in blocks and head", parameters, SIZES, 2, 4)
     check_range("bytes of text", data, DATA, 2, 2)
     inside = SIZES[0] <= parameters <= SIZES[1] and DATA[0] <= data <= DATA[1]
-    adamw = ADAMW if pretrain["optimizer"] == "adamw" else (1.0, 1.0, 1.0)
+    adamw = (1.0, 1.0, 1.0) if pretrain["optimizer"] == "muon" else ADAMW
     found = {}
     for source in sources:
         spread = 2 * ERRORS[source] + OTHER_TEXT + (0.0 if inside else BEYOND)
