@@ -581,6 +581,34 @@ class ReferenceBackend(Backend):
             parameters *= 1 - learning_rate * weight_decay
         parameters -= update
 
+    def lion_run(
+        self,
+        parameters: Array,
+        gradients: Array,
+        momentum: Array,
+        run: ParameterRun,
+        constants: Sequence[float],
+        scalars: Array,
+    ) -> None:
+        """Lion (Chen et al. 2023, algorithm 2), with g = scale · gradients:
+
+        p −= lr · (sign(β₁ m + (1 − β₁) g) + decay · p),  then  m = β₂ m + (1 − β₂) g
+        """
+        _, gradient_scale, learning_rate, _ = scalars.tolist()
+        learning_rate *= run.rate
+        beta1, beta2, weight_decay = constants
+        gradient = gradients * gradient_scale
+        update = beta1 * momentum
+        update += (1 - beta1) * gradient
+        np.sign(update, out=update)
+        update *= learning_rate
+        if run.decays:
+            parameters *= 1 - learning_rate * weight_decay
+        parameters -= update
+        momentum *= beta2
+        gradient *= 1 - beta2
+        momentum += gradient
+
     def muon(
         self,
         flat: FlatState,

@@ -69,8 +69,9 @@ class Training(Section):
     decay_share: float = key(
         "last share of the steps, in which a wsd schedule falls", default=0.2, gt=0, le=1
     )
-    optimizer: Literal["adamw", "muon"] = key(
-        "adamw; or muon, which moves the matrices of the blocks by Muon and all else by AdamW",
+    optimizer: Literal["adamw", "muon", "lion"] = key(
+        "adamw; muon, which moves the matrices of the blocks by Muon and all else by AdamW; or "
+        "lion, which keeps one tensor, not two, and takes a learning rate of a third or less",
         default="adamw",
     )
     muon_momentum: float = key("decay of Muon's momentum", default=0.95, ge=0, lt=1)

@@ -5,6 +5,10 @@
 //
 //   m = β₁ m + (1 − β₁) g,   v = β₂ v + (1 − β₂) g²,   p −= lr · (m̂ / (√v̂ + ε) + decay · p)
 //
+// lion (Chen et al. 2023, algorithm 2):
+//
+//   p −= lr · (sign(β₁ m + (1 − β₁) g) + decay · p),   then   m = β₂ m + (1 − β₂) g
+//
 // Four launches: partial sums of squares and the step's scalars from them, which serve every
 // optimizer; the bias corrections, and the update. When the norm or the loss is not finite, the
 // update changes nothing and is counted. It also writes the copy of the parameters that products
@@ -21,6 +25,8 @@
 //                lr and lr · decay are multiplied by; a rate of 0 leaves all as it is
 //                out: parameters, m, v, working (P) bfloat16
 //                bytes: 28 P, and 2 P for working
+// lion           in: parameters, gradients, m (P) float; rates as above
+//                out: parameters, m, working           bytes: 20 P, and 2 P for working
 //
 // Compiled in: THREADS of a block, NORM_THREADS of one of squared_norm, STEP_SCALARS,
 // RATE_BLOCK.
@@ -87,6 +93,31 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     store(parameters + index, p);
     store(first + index, m);
     store(second + index, v);
+    if (working) store(working + index, p);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    lion(float* parameters, bfloat16* working, const float* gradients, float* momentum,
+        const float2* rates, long long count, const double* scalars, float beta1, float beta2,
+        float weight_decay) {
+    const long long index = ((long long)blockIdx.x * THREADS + threadIdx.x) * WIDTH;
+    if (index >= count || scalars[FINITE] == 0) return;
+    const float2 multiples = rates[index / RATE_BLOCK];
+    if (multiples.x == 0) return;
+    const float scale = scalars[CLIPPING], learning_rate = scalars[RATE];
+    const float rate = learning_rate * multiples.x,
+                keep = 1 - learning_rate * multiples.y * weight_decay;
+    Eight p = load(parameters + index), m = load(momentum + index);
+    const Eight raw = load(gradients + index);
+#pragma unroll
+    for (int i = 0; i < WIDTH; ++i) {
+        const float g = raw.at[i] * scale, direction = beta1 * m.at[i] + (1 - beta1) * g;
+        const float sign = float(direction > 0) - float(direction < 0);
+        p.at[i] = keep * p.at[i] - rate * sign;
+        m.at[i] = beta2 * m.at[i] + (1 - beta2) * g;
+    }
+    store(parameters + index, p);
+    store(momentum + index, m);
     if (working) store(working + index, p);
 }
 
