@@ -244,42 +244,7 @@ class Gradients(TypedDict):
     engine: CheckedEngine
 
 
-# ---- pipeline.json and the manifests
-
-
-class Rule(TypedDict):
-    jobs: Count
-    needs: list[str]
-
-
-class KeptCorpus(TypedDict):
-    name: str
-
-
-class KeptTokenizer(TypedDict):
-    vocab_size: Count
-
-
-class KeptTuning(TypedDict):
-    instructions: str
-
-
-class KeptAlignment(TypedDict):
-    preferences: str
-
-
-class KeptConfiguration(TypedDict, total=False):
-    """The keys that tell where the run's data lie; the configuration's own types say the rest."""
-
-    corpus: KeptCorpus
-    tokenizer: KeptTokenizer
-    sft: KeptTuning
-    dpo: KeptAlignment
-
-
-class Pipeline(TypedDict, total=False):
-    config: KeptConfiguration
-    rules: dict[str, Rule]
+# ---- the plan and the manifests
 
 
 class PlannedStage(TypedDict):

@@ -27,6 +27,7 @@ from nanoeuler.errors import UserError
 from nanoeuler.model.files import keep_model
 from nanoeuler.planning.remaining import JOBS
 from nanoeuler.storage.files import read_json, write_json
+from nanoeuler.storage.integrity import Origin, check_seal, seal
 from nanoeuler.storage.outputs import mark_outputs
 from nanoeuler.workflow.cluster import Node, ask_accounts, obstacles
 from nanoeuler.workflow.snakemake_internals import RunningSnakemake, SnakemakeJob
@@ -217,8 +218,10 @@ def write_pipeline(
     rules = {name: {"jobs": jobs[name], "needs": sorted(needed[name])} for name in ordered}
     if "write_report" not in rules:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, UserError):
-            rules = read_json(path)["rules"] or rules
-    write_json(path, {"version": 1, "config": without_secrets(config), "rules": rules})
+            kept = read_json(path)
+            check_seal(Path(path), kept, Origin("the workflow", ""), required=True)
+            rules = kept["rules"]
+    write_json(path, seal({"version": 1, "config": without_secrets(config), "rules": rules}))
 
 
 def without_secrets(value: Any) -> Any:

@@ -6,6 +6,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+from nanoeuler.storage.integrity import seal
+
 PROVENANCE = {
     "nanoeuler": "0.1.0",
     "commit": "0123456789abcdef0123456789abcdef01234567",
@@ -267,13 +269,14 @@ def pipeline(config: dict[str, Any]) -> dict[str, Any]:
         "all": ["write_report", "pretrain"],
     }
     jobs = {"fetch_book": 2, "clean_book": 2, "evaluate_model": 3}
-    return {
+    kept = {
         "version": 1,
         "config": config,
         "rules": {
             rule: {"jobs": jobs.get(rule, 1), "needs": needed} for rule, needed in needs.items()
         },
     }
+    return seal(kept)
 
 
 def trajectory(layers: int = 4) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from nanoeuler.evaluation.report.side_by_side import (
     side_by_side,
     what_counts,
 )
+from nanoeuler.storage.integrity import seal
 
 
 def make(root, name: str, stages=("pretrain", "sft"), **changes) -> tuple:
@@ -24,7 +25,7 @@ def make(root, name: str, stages=("pretrain", "sft"), **changes) -> tuple:
     _, folder = fabricated.fabricate(root, stages)
     kept = json.loads((folder / "pipeline.json").read_text())
     kept["config"] |= {"run": name} | changes
-    fabricated.write(folder / "pipeline.json", kept)
+    fabricated.write(folder / "pipeline.json", seal(kept))
     return folder, gather(kept["config"], folder)
 
 

@@ -3,11 +3,9 @@
 import statistics
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
-from nanoeuler.config.inline import misfit_of
 from nanoeuler.config.paths import Paths
 from nanoeuler.config.stages import PRETRAIN, in_order, is_baseline
 from nanoeuler.errors import UserError
@@ -16,7 +14,7 @@ from nanoeuler.evaluation.comparison import EVALUATION
 from nanoeuler.model.files import CONFIG, TOKENIZER, WEIGHTS, previous, read_description, usable
 from nanoeuler.storage.files import read_json
 from nanoeuler.storage.integrity import Origin, check_seal
-from nanoeuler.storage.shape import check_shape, describe, read_lines
+from nanoeuler.storage.shape import check_shape, read_lines
 from nanoeuler.storage.timing import read_times
 
 Json = dict[str, Any]
@@ -28,6 +26,7 @@ MEASURED = {
     "loss": shapes.Step,
 }
 """Keys that make a line of metrics.jsonl a measurement; its header has none of them."""
+WORKFLOW = Origin("the workflow", "delete it and start the workflow again")
 MEND = "delete it and run the stage that writes it again"
 
 
@@ -258,16 +257,12 @@ def read_gradients(path: Path) -> Json | None:
 def read_pipeline(folder: Path) -> Json | None:
     """The rules of the workflow and the configuration that it kept, if it has made the run."""
     path = folder / "pipeline.json"
-    pipeline = read_result(path, shapes.Pipeline)
-    if pipeline is None:
+    if not path.is_file():
         return None
-    if wrong := misfit_of(pipeline.get("config", {})):
-        raise UserError(f"{path}: {describe(pipeline, ('config', *wrong))}; {MEND}")
-    rules = pipeline.get("rules", {})
-    try:
-        TopologicalSorter({name: rule["needs"] for name, rule in rules.items()}).prepare()
-    except CycleError as error:
-        raise UserError(f"{path}: its rules need each other in a circle; {MEND}") from error
+    pipeline = read_json(path)
+    if not isinstance(pipeline, dict):
+        raise UserError(f"{path}: not a JSON object; {WORKFLOW.remedy}")
+    check_seal(path, pipeline, WORKFLOW, required=True)
     return pipeline
 
 
