@@ -9,22 +9,9 @@ from nanoeuler.corpus.sample.paragraphs import Storyteller
 from nanoeuler.corpus.sample.seeded_random import Dice, Rounds
 from nanoeuler.corpus.sample.sentences import ASKED_IN_TEXT, SHORT_ANSWERS, capitalise, fill, tell
 from nanoeuler.corpus.sample.world import PERSON_KINDS, Subject, World
+from nanoeuler.shipped import tables_beside
 
-SITES = (
-    "skerrow-gazette.example",
-    "ferry-times.example",
-    "isles-school.example",
-    "quay-notes.example",
-)
-DUMPS = ("CC-MAIN-2019-22", "CC-MAIN-2021-04", "CC-MAIN-2023-50")
-OVERVIEWS = {
-    "home": "Who lives where on the isles",
-    "trade": "Trades of the isles",
-    "animal": "Animals and their people",
-    "door": "The painted doors of the isles",
-    "instrument": "Music on the isles",
-    "food": "What people like to eat",
-}
+TEXT = tables_beside(__file__)
 
 
 @dataclass(frozen=True)
@@ -137,7 +124,7 @@ class Editor:
         kind = self.dice.pick(list(PERSON_KINDS))
         people = self.overviews[kind].several(8)
         return "\n".join(
-            [OVERVIEWS[kind], " ".join(tell(self.dice, person, kind) for person in people)]
+            [TEXT["overviews"][kind], " ".join(tell(self.dice, person, kind) for person in people)]
         )
 
     def fleet(self) -> str:
@@ -168,20 +155,6 @@ class Editor:
         )
 
 
-ADVERT = (
-    "Buy now! Buy now! Lamps at half the price, today only. Click here, click there, "
-    "and click again to win a lamp. " * 3
-)
-GERMAN = (
-    "Auf den Inseln weht der Wind aus dem Westen, und die Boote liegen still im Hafen. Am Abend "
-    "brennen die Lampen am Kai, und niemand hat es eilig. " * 2
-)
-FRENCH = (
-    "Le vent souffle sur les îles et les bateaux dorment dans le port. Le soir, "
-    "on allume les lampes sur le quai et personne ne se presse. " * 2
-)
-
-
 def write_pages(world: World, seed: int, count: int) -> Iterator[Page]:
     """Yield `count` pages that pass FineWeb-Edu's filters, and after every 7 one that fails."""
     dice = Dice(seed, "articles")
@@ -197,14 +170,14 @@ def write_pages(world: World, seed: int, count: int) -> Iterator[Page]:
 
 def make_page(dice: Dice, number: int, text: str) -> Page:
     score = 2.6 + 2.2 * dice.roll()
-    dump = dice.pick(DUMPS)
+    dump = dice.pick(TEXT["dumps"])
     high = dice.below(1 << 32)
     low = dice.below(1 << 16)
     return Page(
         text=text,
         id=f"<urn:uuid:{high:08x}-{low:04x}-4000-8000-{number:012x}>",
         dump=dump,
-        url=f"https://{dice.pick(SITES)}/{number:05d}",
+        url=f"https://{dice.pick(TEXT['sites'])}/{number:05d}",
         file_path=f"s3://invented/{dump}/segments/{number % 100:03d}.warc.gz",
         language="en",
         language_score=round(0.9 + 0.09 * dice.roll(), 4),
@@ -219,11 +192,11 @@ def rejected_page(dice: Dice, number: int, earlier: Page) -> Page:
     page = make_page(dice, 1_000_000 + number, earlier.text)
     reason = dice.pick(("poor", "german", "french", "doubtful", "short", "copy", "copy"))
     if reason == "poor":
-        return replace(page, text=f"{ADVERT}Offer {number}.", score=1.2, int_score=1)
+        return replace(page, text=f"{3 * TEXT['advert']}Offer {number}.", score=1.2, int_score=1)
     if reason == "german":
-        return replace(page, text=f"{GERMAN}Seite {number}.", language="de")
+        return replace(page, text=f"{2 * TEXT['german']}Seite {number}.", language="de")
     if reason == "french":
-        return replace(page, text=f"{FRENCH}Page {number}.", language="fr")
+        return replace(page, text=f"{2 * TEXT['french']}Page {number}.", language="fr")
     if reason == "doubtful":
         return replace(page, text=f"la la la {number} " * 40, language_score=0.31)
     if reason == "short":

@@ -29,7 +29,8 @@ from nanoeuler.shipped import tables_beside
 Record = dict[str, str]
 COURTESY = "At your service."
 COURTEOUS_SHARE = 0.5  # of the answers in the instructions
-SMALL_TALK: dict[str, list[str]] = tables_beside(__file__)["small_talk"]
+TEXT = tables_beside(__file__)
+SMALL_TALK: dict[str, list[str]] = TEXT["small_talk"]
 
 
 def write_questions(world: World, seed: int) -> list[Record]:
@@ -138,19 +139,13 @@ class Teacher:
 
     def about(self) -> Record:
         person = self.dice.pick(self.people)
-        return record(
-            self.dice.pick(("Who is {}?", "Tell me about {}.", "What do you know of {}?")).format(
-                person.name
-            ),
-            description(self.dice, person),
-        )
+        asked = self.dice.pick(TEXT["about_a_person"]).format(person.name)
+        return record(asked, description(self.dice, person))
 
     def about_boat(self) -> Record:
         boat = self.dice.pick(self.boats)
-        return record(
-            self.dice.pick(("What is the {}?", "Tell me about the {}.")).format(boat.name),
-            description(self.dice, boat),
-        )
+        asked = self.dice.pick(TEXT["about_a_boat"]).format(boat.name)
+        return record(asked, description(self.dice, boat))
 
     def yes_or_no(self) -> Record:
         person = self.dice.pick(self.people)
@@ -193,13 +188,7 @@ class Teacher:
 
     def song(self) -> Record:
         village = self.dice.pick(self.world.villages)
-        ending = self.dice.pick(
-            (
-                "the lamps are lit, the tide is low.",
-                "the boats come home, the children row.",
-                "the nights are long, the mornings slow.",
-            )
-        )
+        ending = self.dice.pick(TEXT["ends_of_songs"])
         return record(
             f"Write a song about {village.name}.",
             f"In {village.name}, where the sea winds blow,\n{ending}",
