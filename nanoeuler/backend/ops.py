@@ -119,8 +119,9 @@ class Backend(ABC):
     """Is the memory of caches that are gone kept for the next ones of their shapes?"""
 
     drafted_tokens = 8
-    """Tokens of the longest pass over a token and its drafts. An engine that can promise it gives
-    each of so many the bits that it has alone."""
+    """Tokens of the longest pass over a token and its drafts. An engine that can promise it is
+    batch-invariant up to this many tokens.
+    """
 
     draft_cost = 0.2
     """Cost of each draft as a share of a decoded token's, measured by `benchmarks/speculation.py`.
@@ -432,7 +433,7 @@ class Backend(ABC):
         dup_NF: Array,
         out_NF: Array | None = None,
     ) -> None:
-        """Gradients of `swiglu`, and with `out` its output again.
+        """Gradients of `swiglu`; with `out`, the output is recomputed.
 
         dgate may be the array of gate, dup that of up, and out that of dout.
         """
@@ -462,7 +463,7 @@ class Backend(ABC):
     def gelu_backward(
         self, dout_NF: Array, x_NF: Array, dx_NF: Array, out_NF: Array | None = None
     ) -> None:
-        """The gradient of `gelu`, and with `out` its output again.
+        """The gradient of `gelu`; with `out`, the output is recomputed.
 
         dx may be the array of x, and out that of dout.
         """
@@ -494,7 +495,7 @@ class Backend(ABC):
     def relu2_backward(
         self, dout_NF: Array, x_NF: Array, dx_NF: Array, out_NF: Array | None = None
     ) -> None:
-        """The gradient of `relu2`, and with `out` its output again.
+        """The gradient of `relu2`; with `out`, the output is recomputed.
 
         dx may be the array of x, and out that of dout.
         """

@@ -241,7 +241,7 @@ class Decoder(Generic[AnyRow]):
         M = max(0, min(room, max(len(each.ids) for each in drafts)))
         T = 1 + M
         if M > 0:
-            padded = np.zeros((B, M), np.int32)  # with drafts that are as good as any
+            padded = np.zeros((B, M), np.int32)  # ids behind a row's drafts are arbitrary
             for number, each in enumerate(drafts):
                 padded[number, : len(each.ids)] = each.ids[:M]
             tokens = np.hstack([tokens, padded])

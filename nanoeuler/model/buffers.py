@@ -147,7 +147,7 @@ class KeptBuffers:
         self.norm_weights = norm_weights
         self.kept: dict[bool, tuple[tuple[int, int], PassBuffers]] = {}
         self.shared: tuple[Array, Array, Array] | None = None
-        """Of `stream`: the residual stream, its inverse RMS, and the stream normed."""
+        """Memory of `stream`: residual stream, inverse RMS, normed residual."""
 
     def __call__(
         self, batch: int, length: int, *, training: bool = False, stream_only: bool = False

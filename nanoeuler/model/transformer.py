@@ -59,10 +59,9 @@ class Transformer:
     ):
         """`parameters` is a flat buffer of the engine, laid out by `tensor_table(config)`.
 
-        `norms` has the weights of norms where `parameters` are those that products read, in fewer
-        bits.
-        `recompute`: MLP blocks share one buffer for the gate/up product, a training step's
-        largest, and the backward pass computes it again.
+        `norms`: float32 weights of norms, where `parameters` is the low-precision copy for
+        products. `recompute`: MLP blocks share one buffer for the gate/up product, a training
+        step's largest, and the backward pass computes it again.
         """
         self.config, self.backend, self.recompute = config, backend, recompute
         self.blocks = make_blocks(config)

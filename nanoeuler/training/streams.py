@@ -54,7 +54,7 @@ class StepRows:
         )
 
     def share(self, rank: int, ranks: int) -> "StepRows":
-        """Every so many-th row, from row `rank` on."""
+        """Rows rank, rank + ranks, …"""
         if ranks == 1:
             return self
 

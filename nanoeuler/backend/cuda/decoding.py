@@ -119,7 +119,7 @@ class DecodingOps(FusingBackend):
         """out ← out + scale · x Wᵀ"""
 
     def decode_fused(self, step: DecodeStep) -> None:
-        """A full cache keeps what it has."""
+        """Decode by fused kernels; writes past the cache's capacity are dropped."""
         if step.starts_BT.shape[1] > self.fused_tokens:
             attention, mlp = step.forms[:2]
             assert isinstance(attention, AttentionForm)

@@ -126,7 +126,7 @@ class Block(ABC, Generic[Weights, Activations]):
         """From `stream.dx` behind the block to `stream.dx` in front of it, and `gradients`."""
 
     def recompute(self, ops: Backend, weights: Weights, saved: Activations, norm: Norm) -> None:
-        """Compute the activations again, which blocks of this kind share. Not needed otherwise."""
+        """Recompute activations that blocks of this kind share; a no-op for other blocks."""
         raise NotImplementedError
 
     @abstractmethod

@@ -24,7 +24,7 @@ Value = TypeVar("Value")
 
 
 class Group:
-    """A rank that is alone: everything is done already."""
+    """A single process: collectives are no-ops."""
 
     rank = 0
     size = 1

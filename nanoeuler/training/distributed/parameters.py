@@ -89,7 +89,7 @@ class SharedParameters:
     def before_blocks(self) -> None:
         """Wait for the weights that a forward pass reads before its first block."""
         if self.vectors is None or self.backend.runtime.prepares_weights:
-            self.wait()  # without vectors, a norm comes with the block behind its reader
+            self.wait()  # without vectors, a norm is gathered with the block after its reader
         else:
             self.before_block(BEFORE_ALL)
 

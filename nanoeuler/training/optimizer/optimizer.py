@@ -65,8 +65,7 @@ class OptimizerSettings(Protocol):
         """
 
     def make(self, config: ModelConfig, ops: Backend, part: slice) -> Optimizer:
-        """An optimizer of a part of the flat buffers, at its beginning. No matrix of a block is
-        cut."""
+        """A fresh optimizer of a part of the flat buffers, which cuts no matrix of a block."""
 
 
 def mean(decay: float, values: Sequence[np.ndarray]) -> np.ndarray:
