@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nanoeuler.errors import UserError
 from nanoeuler.storage.files import read_json, read_text
-from nanoeuler.tokenizer.tokenizer_json import DECODER, PRETOKENIZER, Reader
+from nanoeuler.tokenizer.tokenizer_json import ADDED_TOKEN, DECODER, PRETOKENIZER, Reader
 from nanoeuler.tokenizer.vocabulary import GPT2_END, Vocabulary
 
 REMEDY = "fetch both files of GPT-2's vocabulary again"
@@ -34,7 +34,7 @@ def read(folder: str | Path, files: tuple[str, str] = RELEASED) -> Vocabulary:
         raise UserError(f"{pairs}: damaged: not UTF-8 ({error}); {REMEDY}") from error
     merges = [line for line in lines if line and not line.startswith("#version")]
     content = {
-        "added_tokens": [{"id": ids[GPT2_END], "content": GPT2_END, "special": True}],
+        "added_tokens": [ADDED_TOKEN | {"id": ids[GPT2_END], "content": GPT2_END}],
         "pre_tokenizer": PRETOKENIZER,
         "decoder": DECODER,
         "model": {"type": "BPE", "vocab": ids, "merges": merges},
