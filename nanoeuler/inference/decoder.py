@@ -147,24 +147,24 @@ class Decoder(Generic[AnyRow]):
 
         A row that has outgrown the context slides.
         """
-        missing, context = [], self.model.config.context
-        for number, (row, held) in enumerate(
-            zip(self.rows, self.cache.lengths.tolist(), strict=True)
-        ):
-            if row.visible > context:
-                row.dropped += row.visible - (context - context // 4)
-                self.cache.truncate(number, 0)
-                held = 0
-            missing.append(row.newest(row.visible - held))
-        slid = [n for n, row in enumerate(self.rows) if row.ids and len(missing[n]) > 1]
+        rows, cache, context = self.rows, self.cache, self.model.config.context
+        visible, held = [row.visible for row in rows], cache.lengths.tolist()
+        ones = np.ones(len(rows), np.int32)
+        if held == [count - 1 for count in visible] and max(visible) <= context:
+            return np.array([row.newest(1) for row in rows], np.int32), ones
+        for number, row in enumerate(rows):
+            if visible[number] > context:
+                row.dropped += visible[number] - (context - context // 4)
+                cache.truncate(number, 0)
+        held = cache.lengths.tolist()
+        missing = [row.newest(row.visible - count) for row, count in zip(rows, held, strict=True)]
+        slid = [n for n, row in enumerate(rows) if row.ids and len(missing[n]) > 1]
         if len(slid) < len(missing):  # together, every row would be padded to the length of those
             for number in slid:
-                alone = self.cache.row(number)
-                extend(self.model, alone, np.array([missing[number][:-1]]))
+                extend(self.model, cache.row(number), np.array([missing[number][:-1]]))
                 missing[number] = missing[number][-1:]
-        if max(map(len, missing)) == 1:
-            return np.array(missing, np.int32), np.ones(len(missing), np.int32)
-        return self.padded(missing)
+        one_each = max(map(len, missing)) == 1
+        return (np.array(missing, np.int32), ones) if one_each else self.padded(missing)
 
     def padded(self, prompts: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
         """Prompts as a rectangle of tokens, (B, n), and their lengths, at least 1, (B,)."""
@@ -332,13 +332,17 @@ class DeviceDecoder(Decoder[AnyRow]):
             self.launch_ahead(wanted)
         rows, drafts = self.launched, self.drafts
         noted = self.speculation if self.may_draft(rows) else None
+        before = [len(row.ids) for row in rows] if noted else []
         repeats = [drafts > 0 and row.repeats.repeated > 0 for row in rows] if noted else []
-        taken = self.take(rows, self.sampler)
+        self.take(rows, self.sampler)
         if noted:
-            pairs = zip(taken, repeats, strict=True)
-            noted.note([Taken(ids, drafts, each) for ids, each in pairs])
-        if drafts:  # others may have joined since
-            self.cache.lengths[: len(rows)] += np.array([len(ids) for ids in taken], np.int32)
+            taken = [row.ids[count:] for row, count in zip(rows, before, strict=True)]
+            given = zip(taken, repeats, strict=True)
+            passes = [Taken(ids, drafts, repeated) for ids, repeated in given]
+            noted.note(passes)
+            if drafts:  # others may have joined since
+                counts = np.array([len(ids) for ids in taken], np.int32)
+                self.cache.lengths[: len(rows)] += counts
         if self.sampler.waiting == 0:
             self.launched = []
         return Step(rows, self.logits(self.sampler, len(rows)) if self.scored else None)
@@ -397,15 +401,19 @@ class DeviceDecoder(Decoder[AnyRow]):
         """Tokens that each row has room for, beside those that it is known to have read."""
         return self.capacity - max(row.visible - 1 for row in self.rows)
 
-    def take(self, rows: Sequence[Row], sampler: DeviceLoop) -> list[list[int]]:
+    def take(self, rows: Sequence[Row], sampler: DeviceLoop) -> None:
         """Let rows take what the oldest step sampled. Raises `UserError` where that is no token."""
-        taken = sampler.collect()[: len(rows)].tolist()
-        if len(taken[0]) > 1:
-            taken = [[token for token in ids if token != NOT_KEPT] for ids in taken]
-        check([min(ids) for ids in taken])
-        for row, ids in zip(rows, taken, strict=True):
-            row.ids += ids
-        return taken
+        sampled_BT = sampler.collect()[: len(rows)]
+        if sampled_BT.shape[1] == 1:
+            tokens = sampled_BT[:, 0].tolist()
+            check(min(tokens))
+            for row, token in zip(rows, tokens, strict=True):
+                row.ids.append(token)
+            return
+        for row, sampled in zip(rows, sampled_BT.tolist(), strict=True):
+            accepted = [token for token in sampled if token != NOT_KEPT]
+            check(min(accepted))
+            row.ids += accepted
 
     def logits(self, sampler: DeviceLoop, rows: int) -> np.ndarray:
         return self.model.backend.to_host(sampler.logits[:rows, : len(self.allowed_V)])

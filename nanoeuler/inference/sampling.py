@@ -172,10 +172,9 @@ def falling(scores_BV: np.ndarray) -> np.ndarray:
     return (keys_BV & 0xFFFFFFFF).view(np.int64)
 
 
-def check(sampled: Sequence[int]) -> None:
-    """Raises `UserError`, as `choose` does, where a device sampled −1: a row has no finite
-    candidate."""
-    if min(sampled) < 0:
+def check(token: int) -> None:
+    """Raises `UserError`, as `choose` does, where a device sampled −1: no candidate is finite."""
+    if token < 0:
         raise UserError(NOT_FINITE)
 
 
