@@ -1,4 +1,4 @@
-"""Python processes that start fast: forks of one process that has made the slow imports.
+"""Python processes that start fast: forks of a process that has made the slow imports.
 
     done = run(["-m", "snakemake", "-n"], folder, environment)
 
@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
@@ -38,11 +38,13 @@ def import_numba() -> None:
     cpu_target.target_context.refresh()
 
 
-def import_snakemake() -> None:
+def import_others() -> None:
+    """What programs and Snakemake need, which import this project's modules from their folder."""
     import smart_open  # noqa: F401 - by Snakemake's first look at a Snakefile
     import snakemake.cli
 
     snakemake.cli.get_argument_parser()  # imports the plugins
+    import_numba()
 
 
 def import_trainers() -> None:
@@ -56,10 +58,6 @@ def import_trainers() -> None:
     import nanoeuler.training.stages.sft  # noqa: F401
 
     import_numba()
-
-
-IMPORTS = {"-c": import_numba, "snakemake": import_snakemake, "nanoeuler": import_trainers}
-"""By what is run. Programs and Snakemake import the modules of their folder, not of this one."""
 
 
 class Process:
@@ -82,8 +80,8 @@ class Process:
             self.stderr = os.fdopen(reading, encoding="utf-8")
         given = [theirs.fileno(), output.fileno(), writing]
         request = json.dumps([arguments, str(folder), dict(environment)])
-        kind = arguments[1] if arguments[0] == "-m" else arguments[0]
-        socket.send_fds(server(kind), [f"{request}\n".encode()], given)
+        imports = import_trainers if arguments[1] == "nanoeuler" else import_others
+        socket.send_fds(server(imports), [f"{request}\n".encode()], given)
         theirs.close()
         if not errors:
             os.close(writing)
@@ -145,19 +143,18 @@ def run(
 
 
 @functools.cache
-def server(kind: str) -> socket.socket:
+def server(imports: Callable[[], None]) -> socket.socket:
     """Where the process that forks, one for each process of pytest, listens. It ends with it."""
     ours, theirs = socket.socketpair()
     found = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     environment = os.environ | {"PYTHONPATH": found, "OPENBLAS_NUM_THREADS": "1"}
-    command = [sys.executable, __file__, kind, str(theirs.fileno())]
+    command = [sys.executable, __file__, imports.__name__, str(theirs.fileno())]
     subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment)
     theirs.close()
     return ours
 
 
-def serve(kind: str, requests: socket.socket) -> None:
-    IMPORTS[kind]()
+def serve(requests: socket.socket) -> None:
     gc.freeze()  # or each fork would go through what was imported at its end, and copy its pages
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks that report
     while True:
@@ -206,4 +203,5 @@ def become(arguments: list[str], folder: str, environment: dict[str, str]) -> No
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], socket.socket(fileno=int(sys.argv[2])))
+    globals()[sys.argv[1]]()
+    serve(socket.socket(fileno=int(sys.argv[2])))
