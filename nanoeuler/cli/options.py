@@ -19,7 +19,8 @@ def add_config(parser: argparse.ArgumentParser, sections: str) -> None:
         "--config",
         required=True,
         metavar="C",
-        help=f"configuration: a YAML file, or inline JSON with {sections}",
+        help="configuration: a YAML file, a run's configuration.json, or inline JSON with "
+        f"{sections}",
     )
 
 
