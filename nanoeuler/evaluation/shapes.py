@@ -314,8 +314,8 @@ class Preferences(TypedDict):
     validation: Pairs
 
 
-RECORDS: dict[str, type] = {"instructions": Instructions, "preferences": Preferences}
-"""The manifest of each kind of records."""
+RECORDS: dict[str, type] = {"record": Instructions, "pair": Preferences}
+"""The manifest of records, by their unit."""
 
 
 # ---- others

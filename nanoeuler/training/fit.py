@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from nanoeuler.config.stages import RECORD_STAGES, parent_of
+from nanoeuler.config.stages import BY_SECTION, parent_of
 from nanoeuler.config.stages.stage import Stage
 from nanoeuler.errors import UserError
 from nanoeuler.training.parents import UNTUNED_TEMPLATE, read_template
@@ -29,12 +29,13 @@ def check_fit(
     Raises `UserError` where less fits than `minimum_fit_share`.
     """
     counts = {}
-    for kind, manifest in manifests.items():
-        stage = RECORD_STAGES[kind]
-        others = {other: path for other, path in manifests.items() if other != kind}
-        settings = stage.settings.read(config[stage.section])
-        inputs = Inputs(config, settings, manifest, tokenizer, others=others)
-        counts[stage.section] = asdict(module_of(stage).check_fit(inputs, template(stage, config)))
+    for section, stage in BY_SECTION.items():
+        others = dict(manifests)
+        manifest = others.pop(stage.records.kind, None) if stage.records else None
+        if manifest:
+            settings = stage.settings.read(config[section])
+            inputs = Inputs(config, settings, manifest, tokenizer, others=others)
+            counts[section] = asdict(module_of(stage).check_fit(inputs, template(stage, config)))
     return counts
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from nanoeuler.config import rules
 from nanoeuler.config.settings import Configuration, Tuning
-from nanoeuler.config.stages import BY_SECTION, KINDS, RECORD_STAGES, STAGES, in_order, result_of
+from nanoeuler.config.stages import RECORD_STAGES, STAGES, in_order, result_of
 from nanoeuler.training.stages import module_of
 
 PACKAGE = Path(__file__).parents[2] / "nanoeuler"
@@ -47,8 +47,10 @@ def test_baselines_are_shown_last_and_are_no_result():
     assert result_of([]) == ""
 
 
-def test_each_kind_of_records_has_one_stage_that_learns_from_it():
-    assert KINDS.keys() == RECORD_STAGES.keys()
-    assert [stage.section for stage in RECORD_STAGES.values()] == [
-        section for section, stage in BY_SECTION.items() if stage.records
+def test_each_kind_of_records_has_a_stage_whose_section_names_the_data_set():
+    assert [(kind, stage.section) for kind, stage in RECORD_STAGES.items()] == [
+        ("instructions", "sft"),
+        ("preferences", "dpo"),
     ]
+    for kind, stage in RECORD_STAGES.items():
+        assert kind in stage.settings.__dataclass_fields__

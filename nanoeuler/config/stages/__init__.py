@@ -49,9 +49,12 @@ DPO = Stage(
 STAGES = (PRETRAIN, SFT, SFT_SCRATCH, DPO)
 BY_NAME = {stage.name: stage for stage in STAGES}
 BY_SECTION = {stage.section: stage for stage in STAGES if not stage.is_baseline}
-RECORD_STAGES = {stage.records.kind: stage for stage in BY_SECTION.values() if stage.records}
-"""The stage that learns from each kind of records."""
 KINDS = {stage.records.kind: stage.records for stage in STAGES if stage.records}
+RECORD_STAGES = {
+    kind: next(stage for stage in STAGES if stage.records == records)
+    for kind, records in KINDS.items()
+}
+"""The first stage that learns from each kind of records; its section names the data set."""
 
 
 def stages_of(config: Mapping[str, Any]) -> list[Stage]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nanoeuler.config.paths import Paths
-from nanoeuler.config.stages import PRETRAIN, in_order, is_baseline
+from nanoeuler.config.stages import KINDS, PRETRAIN, in_order, is_baseline
 from nanoeuler.errors import UserError
 from nanoeuler.evaluation import shapes
 from nanoeuler.evaluation.comparison import EVALUATION
@@ -187,7 +187,7 @@ def gather(config: Mapping[str, Any], folder: Path) -> Run:
         run.corpus = read_result(Path(paths.corpus_manifest), shapes.Corpus)
         run.tokens = read_result(Path(paths.tokens), shapes.Tokens)
         for kind, path in paths.learned_records.items():
-            if manifest := read_result(Path(path), shapes.RECORDS[kind]):
+            if manifest := read_result(Path(path), shapes.RECORDS[KINDS[kind].unit]):
                 run.records[kind] = manifest
     return run
 
