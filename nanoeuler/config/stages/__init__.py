@@ -6,6 +6,9 @@ from typing import Any
 
 from nanoeuler.config.stages.stage import Records, Stage
 
+INSTRUCTIONS = Records("instructions", "record", "instructions")
+PREFERENCES = Records("preferences", "pair", "preference pairs")
+
 PRETRAIN = Stage(
     name="pretrain",
     section="pretrain",
@@ -21,7 +24,7 @@ SFT = Stage(
     verb="fine-tuned on",
     help="tune a model on instructions",
     message="Fine-tuning the pretrained model on instructions",
-    records=Records("instructions", "record", "instructions"),
+    records=INSTRUCTIONS,
     parents=("pretrain",),
 )
 SFT_SCRATCH = replace(
@@ -40,7 +43,7 @@ DPO = Stage(
     verb="aligned with",
     help="align a model with preferences",
     message="Aligning the model with preferences",
-    records=Records("preferences", "pair", "preference pairs"),
+    records=PREFERENCES,
     parents=("sft", "pretrain"),
     needs_parent=True,
     contexts_in_row=2,

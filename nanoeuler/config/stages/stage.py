@@ -71,4 +71,5 @@ class Stage:
     def is_part_of(self, config: Mapping[str, Any]) -> bool:
         """Whether a run of `config` has this stage."""
         section = config.get(self.section, {"enabled": False})
-        return bool(section.get("enabled", True) and section.get(self.switch, not self.switch))
+        switched_on = self.switch is None or section.get(self.switch, False)
+        return bool(switched_on and section.get("enabled", True))
