@@ -4,7 +4,7 @@ import numpy as np
 
 from nanoeuler.backend.capabilities import ChoosingBackend
 from nanoeuler.backend.reference import ReferenceBackend
-from nanoeuler.inference.sampling import Sampling, choose
+from nanoeuler.inference.sampling import Sampling, sample
 
 
 class ChoosingReference(ReferenceBackend, ChoosingBackend):
@@ -29,7 +29,7 @@ class ChoosingReference(ReferenceBackend, ChoosingBackend):
             )
         ]
         allowed = allowed_V.astype(bool)
-        chosen_B[...] = choose(logits_BV[:, : len(allowed)], samplings, draws_B, allowed)
+        chosen_B[...] = sample(logits_BV[:, : len(allowed)], samplings, draws_B, allowed)
         tokens_B[...] = chosen_B
         draws_B += 1
         if lengths_B is not None:

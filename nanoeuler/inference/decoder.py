@@ -15,7 +15,7 @@ import numpy as np
 
 from nanoeuler.backend.capabilities import NOT_KEPT, ChoosingBackend
 from nanoeuler.inference.repeats import Repeats
-from nanoeuler.inference.sampling import Sampling, check, choose, packed
+from nanoeuler.inference.sampling import Sampling, check, packed, sample
 from nanoeuler.inference.speculation import (
     NO_DRAFTS,
     DeviceSpeculation,
@@ -195,7 +195,7 @@ class Decoder(Generic[AnyRow]):
 
     def sample_first(self, logits_1V: np.ndarray, replies: Sequence[Row]) -> None:
         for row in replies:
-            row.ids += choose(logits_1V, row.sampling, [row.position], self.allowed_V).tolist()
+            row.ids += sample(logits_1V, row.sampling, [row.position], self.allowed_V).tolist()
 
     def next(self) -> Step[AnyRow]:
         """Let each row take its next token, or several where they were drafted."""
@@ -210,7 +210,7 @@ class Decoder(Generic[AnyRow]):
             return Step(rows)
         logits_BV = self.read(tokens, counts, self.cache)
         samplings, positions = [row.sampling for row in rows], [row.position for row in rows]
-        sampled_B = choose(logits_BV, samplings, positions, self.allowed_V)
+        sampled_B = sample(logits_BV, samplings, positions, self.allowed_V)
         for row, token in zip(rows, sampled_B.tolist(), strict=True):
             row.ids.append(token)
             row.drafts = NO_DRAFTS
@@ -252,7 +252,7 @@ class Decoder(Generic[AnyRow]):
         logits = model.backend.to_host(model.first_logits(norm.out_ND))
         samplings = [row.sampling for row in rows for _ in range(T)]
         positions = [row.position + t for row in rows for t in range(T)]
-        sampled = choose(logits, samplings, positions, self.allowed_V).reshape(B, T).tolist()
+        sampled = sample(logits, samplings, positions, self.allowed_V).reshape(B, T).tolist()
         last, passes = [], []
         for number, (row, ids) in enumerate(zip(rows, sampled, strict=True)):
             right = 0

@@ -1,4 +1,4 @@
-"""`sampling.choose` on float32 logits, compiled, and without sorting the vocabulary.
+"""`sampling.sample` on float32 logits, compiled, and without sorting the vocabulary.
 
 Tokens fall into buckets of similar logits. The bucket that a limit falls into is found by the
 buckets' sums, and only its tokens are sorted. The sums are rounded otherwise than in
@@ -71,7 +71,7 @@ def bucket_at(limit, sums):
 
 @compiled()
 def pick(logits_V, allowed_V, temperature, top_k, top_p, draw, scratch):
-    """The token that `sampling.choose` takes for one row, or UNDECIDED."""
+    """The token that `sampling.sample` takes for one row, or UNDECIDED."""
     weights_V, buckets_V, sums, counts, ids = scratch
     V = len(logits_V)
     top, bottom, finite = np.float32(-np.inf), np.float32(np.inf), True
@@ -143,7 +143,7 @@ def pick(logits_V, allowed_V, temperature, top_k, top_p, draw, scratch):
 
 
 @compiled()
-def pick_rows(logits_BV, allowed_V, settings_B3, draws_B, chosen_B):
+def pick_rows(logits_BV, allowed_V, settings_B3, draws_B, sampled_B):
     """`pick` for every row, by its temperature, top-k and top-p."""
     B, V = logits_BV.shape
     weights_V, buckets_V = np.empty(V), np.empty(V, np.int32)
@@ -151,6 +151,6 @@ def pick_rows(logits_BV, allowed_V, settings_B3, draws_B, chosen_B):
     scratch = weights_V, buckets_V, sums, counts, np.empty(min(V, MOST_SORTED), np.int64)
     for b in range(B):
         temperature, top_k, top_p = settings_B3[b]
-        chosen_B[b] = pick(
+        sampled_B[b] = pick(
             logits_BV[b], allowed_V, temperature, np.int64(top_k), top_p, draws_B[b], scratch
         )

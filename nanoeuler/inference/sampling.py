@@ -77,7 +77,7 @@ def at_least_one(max_tokens: int) -> int:
 GREEDY = Sampling(temperature=0.0)
 
 
-def choose(
+def sample(
     logits_BV: np.ndarray,
     sampling: Sampling | Sequence[Sampling],
     positions_B: np.ndarray | Sequence[int],
@@ -94,7 +94,7 @@ def choose(
     from nanoeuler.inference.quick_sampling import UNDECIDED, pick_rows
 
     settings = [sampling] * len(logits_BV) if isinstance(sampling, Sampling) else sampling
-    chosen_B = np.full(len(logits_BV), UNDECIDED, np.int32)
+    sampled_B = np.full(len(logits_BV), UNDECIDED, np.int32)
     if logits_BV.dtype == np.float32:
         given = [(each.temperature, each.top_k, each.top_p) for each in settings]
         draws = [
@@ -103,33 +103,33 @@ def choose(
         ]
         allowed = np.ones(logits_BV.shape[1], np.bool_) if allowed_V is None else allowed_V
         arrays = np.ascontiguousarray(logits_BV), allowed, np.array(given, np.float64)
-        pick_rows(*arrays, np.array(draws), chosen_B)
-    left = np.flatnonzero(chosen_B == UNDECIDED).tolist()
+        pick_rows(*arrays, np.array(draws), sampled_B)
+    left = np.flatnonzero(sampled_B == UNDECIDED).tolist()
     if left:
         positions = [int(positions_B[row]) for row in left]
         of_left = logits_BV[left], [settings[row] for row in left], positions, allowed_V
-        chosen_B[left] = choose_sorted(*of_left)
-    return chosen_B
+        sampled_B[left] = sample_sorted(*of_left)
+    return sampled_B
 
 
-def choose_sorted(
+def sample_sorted(
     logits_BV: np.ndarray,
     settings: Sequence[Sampling],
     positions: Sequence[int],
     allowed_V: np.ndarray | None,
 ) -> np.ndarray:
-    """`choose`, by sorting the vocabulary: this defines what `pick_rows` computes."""
+    """`sample`, by sorting the vocabulary: this defines what `pick_rows` computes."""
     scores_BV = np.asarray(logits_BV, np.float64)
     if allowed_V is not None:
         scores_BV = np.where(allowed_V, scores_BV, -np.inf)
     if not np.isfinite(scores_BV.max(axis=1)).all():
         raise UserError(NOT_FINITE)
-    chosen_B = scores_BV.argmax(axis=1).astype(np.int32)
+    sampled_B = scores_BV.argmax(axis=1).astype(np.int32)
     drawn = [row for row, each in enumerate(settings) if each.temperature > 0]
     if drawn:
         drawn_positions = [positions[row] for row in drawn]
-        chosen_B[drawn] = draw(scores_BV[drawn], [settings[row] for row in drawn], drawn_positions)
-    return chosen_B
+        sampled_B[drawn] = draw(scores_BV[drawn], [settings[row] for row in drawn], drawn_positions)
+    return sampled_B
 
 
 def draw(
@@ -173,7 +173,7 @@ def falling(scores_BV: np.ndarray) -> np.ndarray:
 
 
 def check(token: int) -> None:
-    """Raises `UserError`, as `choose` does, where a device sampled −1: no candidate is finite."""
+    """Raises `UserError`, as `sample` does, where a device sampled −1: no candidate is finite."""
     if token < 0:
         raise UserError(NOT_FINITE)
 

@@ -7,9 +7,9 @@ from nanoeuler.inference.sampling import (
     GREEDY,
     STREAM,
     Sampling,
-    choose,
-    choose_sorted,
     falling,
+    sample,
+    sample_sorted,
     uniform,
 )
 
@@ -18,12 +18,12 @@ LOGITS = np.log(np.array([[0.5, 0.25, 0.15, 0.1]]))
 
 def draws(sampling, logits=LOGITS, count=4000, allowed=None):
     """Frequencies of `count` choices at positions 0, 1, 2, …"""
-    chosen = choose(np.repeat(logits, count, axis=0), sampling, np.arange(count), allowed)
+    chosen = sample(np.repeat(logits, count, axis=0), sampling, np.arange(count), allowed)
     return np.bincount(chosen, minlength=logits.shape[1]) / count
 
 
 def test_greedy_takes_the_likeliest_and_ties_go_to_the_first():
-    assert choose(np.array([[1.0, 3.0, 2.0], [5.0, 5.0, 1.0]]), GREEDY, np.zeros(2)).tolist() == [
+    assert sample(np.array([[1.0, 3.0, 2.0], [5.0, 5.0, 1.0]]), GREEDY, np.zeros(2)).tolist() == [
         1,
         0,
     ]
@@ -51,7 +51,7 @@ def test_ties_are_ranked_by_id_however_many_there_are():
     logits = random.integers(0, 5, (50, 300)).astype(float)
     sampling = Sampling(temperature=1.0, top_k=40, top_p=1.0)
     order = np.argsort(-logits, axis=1, kind="stable")
-    for row, chosen in enumerate(choose(logits, sampling, np.arange(50))):
+    for row, chosen in enumerate(sample(logits, sampling, np.arange(50))):
         assert chosen in order[row, :40]
 
 
@@ -89,9 +89,9 @@ def test_top_p_counts_within_the_top_k():
 def test_a_token_depends_on_seed_and_position_alone():
     random = np.random.default_rng(1)
     logits, positions = random.standard_normal((6, 50)), np.array([3, 1, 4, 1, 5, 9])
-    together = choose(logits, Sampling(seed=7), positions)
+    together = sample(logits, Sampling(seed=7), positions)
     alone = [
-        choose(logits[row : row + 1], Sampling(seed=7), positions[row : row + 1])[0]
+        sample(logits[row : row + 1], Sampling(seed=7), positions[row : row + 1])[0]
         for row in range(6)
     ]
     assert together.tolist() == alone
@@ -121,9 +121,9 @@ def test_the_choice_without_sorting_is_that_with_sorting(vocab_size):
                 Sampling(temperature, top_k, top_p, seed=seed) for seed in range(len(logits))
             ]
             given = logits, settings, positions
-            np.testing.assert_array_equal(choose(*given), choose_sorted(*given, None))
+            np.testing.assert_array_equal(sample(*given), sample_sorted(*given, None))
             given = *given, allowed
-            np.testing.assert_array_equal(choose(*given), choose_sorted(*given))
+            np.testing.assert_array_equal(sample(*given), sample_sorted(*given))
 
 
 def test_hardly_any_choice_needs_sorting():
@@ -172,7 +172,7 @@ def test_more_of_top_k_than_is_allowed_never_reaches_a_forbidden_token():
 @pytest.mark.parametrize("broken", [np.nan, np.inf])
 def test_logits_that_are_no_numbers_are_refused(broken):
     with pytest.raises(UserError, match="not finite"):
-        choose(np.array([[0.0, broken]]), Sampling(), np.zeros(1))
+        sample(np.array([[0.0, broken]]), Sampling(), np.zeros(1))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from test_decoding import WARM, engine
 
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.errors import UserError
-from nanoeuler.inference.sampling import GREEDY, NOT_FINITE, Sampling, check, choose
+from nanoeuler.inference.sampling import GREEDY, NOT_FINITE, Sampling, check, sample
 
 pytestmark = pytest.mark.gpu
 SETTINGS = [
@@ -79,9 +79,9 @@ def test_the_device_chooses_what_the_host_chooses(vocabulary, portable):
         samplings = [SETTINGS[(row + shift) % len(SETTINGS)] for row in range(64)]
         positions = random.integers(0, 2**40, 64)
         chosen = chosen_by_device(backend, logits, samplings, positions, allowed)
-        np.testing.assert_array_equal(chosen, choose(logits, samplings, positions, allowed))
+        np.testing.assert_array_equal(chosen, sample(logits, samplings, positions, allowed))
     chosen = chosen_by_device(backend, logits, [WARM], positions, allowed)  # for all rows
-    np.testing.assert_array_equal(chosen, choose(logits, WARM, positions, allowed))
+    np.testing.assert_array_equal(chosen, sample(logits, WARM, positions, allowed))
 
 
 @pytest.mark.parametrize("vocabulary", [300, 50_257])
@@ -108,7 +108,7 @@ def test_choices_one_behind_another_draw_one_number_each(vocabulary):
         for step, each in enumerate(chosen[1:]):
             positions = np.array([0, 7, 99]) + run * steps + step
             sampling = dataclasses.replace(WARM, temperature=1.0, top_k=0, top_p=1.0)
-            expected = choose(logits, sampling, positions)
+            expected = sample(logits, sampling, positions)
             np.testing.assert_array_equal(backend.to_host(each), expected)
             ring.expect()
             np.testing.assert_array_equal(ring.take(), expected)
