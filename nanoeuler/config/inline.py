@@ -1,16 +1,34 @@
 """A configuration on a command line: JSON of the sections that the command reads, resolved."""
 
-from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import fields
-from typing import Annotated, Any, get_args, get_origin
+from dataclasses import make_dataclass
+from typing import Any
 
-from nanoeuler.config.section import Section
 from nanoeuler.config.settings import Configuration
 from nanoeuler.config.sources import Sources
+from nanoeuler.config.validation import (
+    MISSING_KEY,
+    UNKNOWN_KEY,
+    explain,
+    huge_numbers,
+    mistakes,
+    read_schema,
+)
 from nanoeuler.errors import UserError
 from nanoeuler.storage.files import parse_json
-from nanoeuler.storage.shape import Place, checker, describe, fields_of
+from nanoeuler.storage.shape import Place, describe
+
+RESOLVED = make_dataclass(
+    "Resolved",
+    [("sources", Sources), ("model", dict[str, Any])],
+    bases=(Configuration,),
+    frozen=True,
+    kw_only=True,
+)
+"""A configuration whose sources file is read and whose model's preset is expanded; ModelConfig
+checks the fields of that section itself."""
+RANGES = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
+"""pydantic's words for numbers out of range, which the command that reads them refuses."""
 
 
 class InlineSection(dict[str, Any]):
@@ -24,58 +42,28 @@ class InlineSection(dict[str, Any]):
 
 
 def read_inline(text: str) -> dict[str, Any]:
-    """Parse the configuration. Raises `UserError` unless it is JSON whose values have the types
-    that the sections declare."""
+    """Parse the configuration, of which sections and keys may be missing. Raises `UserError` unless
+    it is JSON whose values have the types that the sections declare."""
     values = parse_inline(text)
-    wrong = misfit_of(values)
-    if wrong is not None:
+    if (wrong := misfit_of(values)) is not None:
         raise UserError(
             f"--config is inline JSON whose {describe(values, wrong)}; correct it, or give the "
             "path of a YAML file"
         )
-    if unknown := unknown_key(values, Configuration):
-        raise UserError(explain_unknown(unknown, values))
+    for kind, place in mistakes(values, RESOLVED):
+        if kind == UNKNOWN_KEY:
+            in_sources = place[0] == "sources" and len(place) > 1
+            schema = read_schema(Sources if in_sources else Configuration)
+            raise UserError(explain(kind, place[in_sources:], values, schema, {}, "--config"))
     return values
 
 
 def misfit_of(values: Mapping[str, Any]) -> Place | None:
     """The place of the first value of a configuration that has another type than is declared."""
-    return fields_of({key: checker(kind) for key, kind in kinds_of(Configuration).items()})(values)
-
-
-def unknown_key(value: Any, kind: Any) -> Place | None:
-    """The place of the first key in `value` that the section `kind`, or one inside it, lacks."""
-    origin, options = get_origin(kind), get_args(kind)
-    if origin is Annotated:
-        return unknown_key(value, options[0])
-    if isinstance(kind, type) and issubclass(kind, Section):
-        known = kinds_of(kind)
-    elif origin in (list, dict):
-        known = defaultdict(lambda: options[-1])
-    else:
-        return None
-    for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
-        if origin is None and key not in known:
-            return (key,)
-        if (place := unknown_key(item, known[key])) is not None:
-            return (key, *place)
-    return None
-
-
-def kinds_of(kind: type[Section]) -> dict[Any, Any]:
-    """The types of a section's keys once it is resolved."""
-    kinds: dict[Any, Any] = {item.name: item.type for item in fields(kind)}
-    if kind is Configuration:  # ModelConfig checks its fields itself
-        kinds |= {"sources": Sources, "model": dict[str, Any]}
-    return kinds
-
-
-def explain_unknown(place: Place, values: Mapping[str, Any]) -> str:
-    from nanoeuler.config.validation import UNKNOWN_KEY, explain, read_schema  # slow to import
-
-    if place[0] == "sources" and len(place) > 1:
-        return explain(UNKNOWN_KEY, place[1:], values, read_schema(Sources), {}, "--config")
-    return explain(UNKNOWN_KEY, place, values, read_schema(Configuration), {}, "--config")
+    passed_over = (MISSING_KEY, UNKNOWN_KEY, *RANGES)
+    wrong = [place for kind, place in mistakes(values, RESOLVED) if kind not in passed_over]
+    known = {name: value for name, value in values.items() if name != "model"}
+    return next(iter(wrong), next(huge_numbers(known), None))
 
 
 def parse_inline(text: str) -> dict[str, Any]:

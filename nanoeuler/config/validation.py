@@ -12,14 +12,11 @@ import math
 import operator
 import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nanoeuler.config.yaml_file import Key, Written
 from nanoeuler.errors import UserError
-from nanoeuler.storage.shape import LARGEST_COUNT, LARGEST_FLOAT, is_huge
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
+from nanoeuler.storage.shape import LARGEST_COUNT, LARGEST_FLOAT, adapter, is_huge
 
 Schema = dict[str, Any]
 NULLS = ("null", "Null", "NULL", "~", "")
@@ -50,13 +47,6 @@ def check(value: Any, section: type, locations: Mapping[Key, str], source: str) 
 
 
 # ---- the schema
-
-
-@functools.cache
-def adapter(section: type) -> "TypeAdapter[Any]":
-    from pydantic import TypeAdapter  # takes long to import, and most stages check nothing
-
-    return TypeAdapter(section)
 
 
 @functools.cache
@@ -212,21 +202,25 @@ def huge_numbers(value: Any, key: Key = ()) -> Iterator[Key]:
 
 def first_mistake(value: Any, section: type) -> tuple[str, Key] | None:
     """Kind and key of the mistake to explain. An unknown key comes first: it may cause others."""
-    from pydantic import ValidationError
-
-    text = json.dumps(value, default=str)
-    try:
-        adapter(section).validate_json(text, strict=True)  # JSON, because its objects are sections
-        return None
-    except ValidationError as error:
-        found = [(item["type"], key_in(value, item["loc"])) for item in error.errors()]
 
     def rank(mistake: tuple[str, Key]) -> tuple[bool, list[str]]:
         kind, key = mistake
         section_key = key[:-1] if kind == UNKNOWN_KEY else key
         return kind != UNKNOWN_KEY, list(map(str, section_key))
 
-    return min(found, key=rank)
+    return min(mistakes(value, section), key=rank, default=None)
+
+
+def mistakes(value: Any, section: type) -> list[tuple[str, Key]]:
+    """Kind and key of every mistake."""
+    from pydantic import ValidationError
+
+    text = json.dumps(value, default=str)
+    try:
+        adapter(section).validate_json(text, strict=True)  # JSON, because its objects are sections
+    except ValidationError as error:
+        return [(item["type"], key_in(value, item["loc"])) for item in error.errors()]
+    return []
 
 
 def key_in(value: Any, location: Key) -> Key:
@@ -236,9 +230,11 @@ def key_in(value: Any, location: Key) -> Key:
     """
     key: Key = ()
     for part in location:
+        if isinstance(value, Mapping) and part not in value:
+            continue
         try:
             value = value[part]
-        except (KeyError, IndexError, TypeError):
+        except (IndexError, TypeError):
             continue
         key += (part,)
     return key

@@ -14,7 +14,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
+
+from typing_extensions import TypedDict
 
 from nanoeuler import log
 from nanoeuler.corpus.addresses import resolve, shown
@@ -133,7 +135,9 @@ class FirstDownload(TypedDict):
 
 def read_firsts(note: Path) -> dict[str, FirstDownload]:
     """Address → what is noted of its first download."""
-    noted: dict[str, FirstDownload] = read_json(note) if note.is_file() else {}
+    if not note.is_file():
+        return {}
+    noted: dict[str, FirstDownload] = read_json(note)
     mend = "delete it, if what it names may be another file than the first time"
     check_shape(note, noted, dict[str, FirstDownload], mend, "a note of first downloads")
     return noted

@@ -3,7 +3,10 @@
 A shape has the keys that they use.
 """
 
-from typing import Annotated, NotRequired, Required, TypedDict
+from typing import Annotated, NotRequired, Required
+
+from annotated_types import Interval, Len
+from typing_extensions import TypedDict
 
 from nanoeuler.storage.shape import Amount, Count, Measured, Number, Pair, Positive
 
@@ -75,7 +78,7 @@ class HeldOut(TypedDict):
 
 
 class Perplexity(TypedDict):
-    score: Annotated[float, lambda value: 0 <= value <= 1e305]  # exp of at most 700 nats
+    score: Annotated[float, Interval(ge=0, le=1e305)]  # exp of at most 700 nats
 
 
 class TaskScore(TypedDict):
@@ -150,7 +153,7 @@ class Trajectory(TypedDict):
     step_size: Number
     layers: Positive
     tokens: Count
-    norm: Annotated[Statistics, len]  # at least that of the embedding
+    norm: Annotated[Statistics, Len(1)]  # at least that of the embedding
     relative_step: Statistics
     cosine: Statistics
     stream_angle: Statistics

@@ -10,7 +10,9 @@ import resource
 import sys
 import time
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
+
+from typing_extensions import TypedDict
 
 from nanoeuler.storage.files import explain_os_errors
 from nanoeuler.storage.shape import Amount, Count, read_lines

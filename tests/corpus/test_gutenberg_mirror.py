@@ -163,7 +163,6 @@ def test_the_stage_fetches_and_cleans_by_command_line(server, tmp_path, output):
             "sources": {
                 "gutenberg": {"collection": "g", "mirror": server.url, "delay_seconds": 0.2}
             },
-            "revision": 1,
         }
     )
     assert (

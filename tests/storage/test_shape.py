@@ -1,8 +1,10 @@
 """JSON has the shape that its reader relies on, or the place of the misfit is told."""
 
-from typing import Annotated, NotRequired, TypedDict
+from typing import Annotated, NotRequired
 
 import pytest
+from annotated_types import Len
+from typing_extensions import TypedDict
 
 from nanoeuler.errors import UserError
 from nanoeuler.storage.shape import Amount, Count, Measured, Pair, check_shape
@@ -16,7 +18,7 @@ class Tensor(TypedDict):
 
 
 class Check(TypedDict):
-    rows: Annotated[list[Tensor], len]
+    rows: Annotated[list[Tensor], Len(1)]
     seconds: NotRequired[dict[str, Amount | None]]
 
 
