@@ -9,7 +9,7 @@ from itertools import cycle
 from types import MappingProxyType
 
 from nanoeuler.backend.ops import Backend
-from nanoeuler.backend.records import Array, BlockForm, DecodeStep
+from nanoeuler.backend.records import Array, BlockForm, DecodeStep, DraftRows
 from nanoeuler.backend.runtime import HostRing
 
 NOT_KEPT = -2
@@ -99,12 +99,9 @@ class ChoosingBackend(Backend):
     @abstractmethod
     def lay_out_drafts(
         self,
-        tokens_B: Array,
+        rows: DraftRows,
         drafted_BH: Array,
         text_BS: Array,
-        lengths_B: Array,
-        draws_B: Array,
-        drafts_BM: Array,
         ids_BT: Array,
         positions_BT: Array,
         counters_BT: Array,
@@ -116,16 +113,7 @@ class ChoosingBackend(Backend):
         """
 
     @abstractmethod
-    def accept_drafts(
-        self,
-        chosen_BT: Array,
-        drafts_BM: Array,
-        x_ND: Array,
-        tokens_B: Array,
-        lengths_B: Array,
-        draws_B: Array,
-        last_BD: Array,
-    ) -> None:
+    def accept_drafts(self, chosen_BT: Array, x_ND: Array, rows: DraftRows, last_BD: Array) -> None:
         """Verify drafts: accept the longest correct prefix and the token after it.
 
         Tokens behind it become `NOT_KEPT`. `tokens` is the last one kept of each row, `last` the

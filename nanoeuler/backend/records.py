@@ -110,6 +110,15 @@ class LogitRows(NamedTuple):
     weights_R: Array = None  # the loss is −Σ weights · logprobs
 
 
+class DraftRows(NamedTuple):
+    """State of B rows that decode a token and M drafts in a pass; ops bring it up to date."""
+
+    tokens_B: Array  # the last token accepted
+    drafts_BM: Array
+    lengths_B: Array  # tokens in the cache
+    draws_B: Array  # random numbers drawn so far
+
+
 class PreferencePairs(NamedTuple):
     """The preference pairs of R rows, at most P in each."""
 

@@ -16,6 +16,7 @@ from nanoeuler.backend.capabilities import LEAST_REPEATED, MOST_REPEATED, NOT_KE
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import (
     AttentionArrays,
+    DraftRows,
     FlatState,
     LayerNorm,
     LogitRows,
@@ -436,12 +437,9 @@ class ReferenceBackend(Backend):
 
     def lay_out_drafts(
         self,
-        tokens_B: Array,
+        rows: DraftRows,
         drafted_BH: Array,
         text_BS: Array,
-        lengths_B: Array,
-        draws_B: Array,
-        drafts_BM: Array,
         ids_BT: Array,
         positions_BT: Array,
         counters_BT: Array,
@@ -451,6 +449,7 @@ class ReferenceBackend(Backend):
 
         The drafts repeat the text, or else are the H drafted by heads, with 0 behind them.
         """
+        tokens_B, drafts_BM, lengths_B, draws_B = rows
         T, H = ids_BT.shape[1], drafted_BH.shape[1]
         drafts_BM[:, :H], drafts_BM[:, H:] = drafted_BH, 0
         for b, length in enumerate(lengths_B):
@@ -479,16 +478,7 @@ class ReferenceBackend(Backend):
                 return text_N[start + np.arange(count) % (N - start)]
         return text_N[:0]
 
-    def accept_drafts(
-        self,
-        chosen_BT: Array,
-        drafts_BM: Array,
-        x_ND: Array,
-        tokens_B: Array,
-        lengths_B: Array,
-        draws_B: Array,
-        last_BD: Array,
-    ) -> None:
+    def accept_drafts(self, chosen_BT: Array, x_ND: Array, rows: DraftRows, last_BD: Array) -> None:
         """Verify drafts: accept the longest correct prefix and the token after it.
 
         `chosen[b, t]` was sampled behind `drafts[b, t − 1]` and those in front of it; `drafts[b,
@@ -497,6 +487,7 @@ class ReferenceBackend(Backend):
         logits were not finite); `last` its row of x, which has T rows for each b. `lengths` and
         `draws` grow by the tokens accepted.
         """
+        tokens_B, drafts_BM, lengths_B, draws_B = rows
         B, T = chosen_BT.shape
         right_B = np.cumprod(chosen_BT[:, :-1] == drafts_BM, axis=1).sum(axis=1)
         tokens_B[...] = np.maximum(chosen_BT[np.arange(B), right_B], 0)

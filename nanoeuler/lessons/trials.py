@@ -17,6 +17,7 @@ from nanoeuler.backend import reference
 from nanoeuler.backend.records import (
     AdamWConstants,
     AttentionArrays,
+    DraftRows,
     LayerNorm,
     LogitRows,
     NormGradients,
@@ -293,7 +294,8 @@ def accept_drafts() -> list[Call]:
     x = normal(12, D)
     counts = np.array([3, 4, 5], np.int32), np.array([10, 20, 30], np.int32)
     tokens = np.array([8, 8, 8], np.int32)
-    return [Call("accept_drafts", (chosen, drafts, x, tokens, *counts, normal(3, D)))]
+    rows = DraftRows(tokens, drafts, *counts)
+    return [Call("accept_drafts", (chosen, x, rows, normal(3, D)))]
 
 
 TRIALS = {

@@ -13,7 +13,7 @@ from nanoeuler.backend.cuda.decoding_sizes import (
 )
 from nanoeuler.backend.cuda.kernel_sources import ELEMENTWISE_THREADS, KernelSources
 from nanoeuler.backend.cuda.staging import DeviceHostRing
-from nanoeuler.backend.records import Array
+from nanoeuler.backend.records import Array, DraftRows
 from nanoeuler.backend.runtime import HostRing
 
 
@@ -50,33 +50,22 @@ class ChoosingOps(ChoosingBackend):
 
     def lay_out_drafts(
         self,
-        tokens_B: Array,
+        rows: DraftRows,
         drafted_BH: Array,
         text_BS: Array,
-        lengths_B: Array,
-        draws_B: Array,
-        drafts_BM: Array,
         ids_BT: Array,
         positions_BT: Array,
         counters_BT: Array,
     ) -> None:
         B, T = ids_BT.shape
-        inputs, text = (tokens_B, drafted_BH, lengths_B, draws_B), text_BS
-        outputs = drafts_BM, ids_BT, positions_BT, counters_BT
-        arguments = *inputs, text, *outputs, drafted_BH.shape[1], text_BS.shape[1]
+        inputs = rows.tokens_B, drafted_BH, rows.lengths_B, rows.draws_B
+        outputs = rows.drafts_BM, ids_BT, positions_BT, counters_BT
+        arguments = *inputs, text_BS, *outputs, drafted_BH.shape[1], text_BS.shape[1]
         self.launch(self.sources.drafts(T), "lay_out", B, ELEMENTWISE_THREADS, *arguments)
 
-    def accept_drafts(
-        self,
-        chosen_BT: Array,
-        drafts_BM: Array,
-        x_ND: Array,
-        tokens_B: Array,
-        lengths_B: Array,
-        draws_B: Array,
-        last_BD: Array,
-    ) -> None:
+    def accept_drafts(self, chosen_BT: Array, x_ND: Array, rows: DraftRows, last_BD: Array) -> None:
         B, T = chosen_BT.shape
-        arrays = chosen_BT, drafts_BM, x_ND, tokens_B, lengths_B, draws_B, last_BD
+        tokens, drafts, lengths, draws = rows
+        arrays = chosen_BT, drafts, x_ND, tokens, lengths, draws, last_BD
         arguments = *arrays, x_ND.shape[1]
         self.launch(self.sources.drafts(T), "accept_drafts", B, ELEMENTWISE_THREADS, *arguments)

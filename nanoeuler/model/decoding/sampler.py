@@ -11,7 +11,7 @@ from typing import Self
 import numpy as np
 
 from nanoeuler.backend.capabilities import ChoosingBackend
-from nanoeuler.backend.records import Array, Norm
+from nanoeuler.backend.records import Array, DraftRows, Norm
 from nanoeuler.model.blocks.block import Rows
 from nanoeuler.model.decoding.appending import CachedPass, append, run_cached
 from nanoeuler.model.decoding.cache import Cache, CacheMemory
@@ -232,16 +232,15 @@ class DraftingSampler(DeviceLoop):
     def step(self) -> None:
         model, backend = self.model, self.backend
         tokens, drafted, text, lengths, draws, settings = self.feed.arrays
-        laid_out = self.drafts, self.ids, self.positions, self.counters
-        backend.lay_out_drafts(tokens, drafted, text, lengths, draws, *laid_out)
+        rows = DraftRows(tokens, self.drafts, lengths, draws)
+        backend.lay_out_drafts(rows, drafted, text, self.ids, self.positions, self.counters)
         final = self.append_new(self.ids.reshape(-1), self.positions.reshape(-1), lengths)
         backend.next_logits(final, model.weights.first_head, self.logits)
         counters, sampled, unused = (
             array.reshape(-1) for array in (self.counters, self.sampled, self.unused)
         )
         backend.choose(self.logits, self.allowed, settings, counters, sampled, unused, None)
-        kept = tokens, lengths, draws, self.last.x_ND
-        backend.accept_drafts(self.sampled, self.drafts, final.x_ND, *kept)
+        backend.accept_drafts(self.sampled, final.x_ND, rows, self.last.x_ND)
         if drafted.size:
             backend.next_logits(self.last, self.mtp_heads, self.mtp_logits)
             logits = self.mtp_logits.reshape(-1, model.heads.rows)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from test_decoding import WARM, engine
 
+from nanoeuler.backend.records import DraftRows
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.errors import UserError
 from nanoeuler.inference.sampling import GREEDY, NOT_FINITE, Sampling, check, sample
@@ -131,22 +132,24 @@ def test_logits_that_are_no_numbers_are_refused(vocabulary):
 def test_the_device_lays_out_and_keeps_what_the_specification_does():
     random, backend, reference = np.random.default_rng(1), engine("fp32"), ReferenceBackend()
     for B, T, D, H, S in ((1, 2, 8, 0, 4), (1, 8, 768, 3, 1000), (300, 4, 104, 3, 90)):
-        drafted = random.integers(0, 3, (B, H)).astype(np.int32)
-        tokens, text = random.integers(0, 3, B), random.integers(0, 3, (B, S))
+        guessed = random.integers(0, 3, (B, H)).astype(np.int32)
+        first, texts = random.integers(0, 3, B), random.integers(0, 3, (B, S))
         lengths, draws = random.integers(0, S - T, B), random.integers(0, 2**40, B)
         chosen = random.integers(-1, 3, (B, T)).astype(np.int32)
         x = random.standard_normal((B * T, D)).astype(np.float32)
-        given = (each.astype(np.int32) for each in (tokens, drafted, text, lengths))
+        given = (each.astype(np.int32) for each in (first, guessed, texts, lengths))
         given, outputs = (*given, draws), []
         for ops in (backend, reference):
             a = [ops.from_host(each.copy(), each.dtype) for each in given]
             drafts = ops.zeros((B, T - 1), np.int32)
             laid_out = [ops.zeros((B, T), dtype) for dtype in (np.int32, np.int32, np.int64)]
-            ops.lay_out_drafts(*a, drafts, *laid_out)
+            tokens, drafted, text, *counts = a
+            rows = DraftRows(tokens, drafts, *counts)
+            ops.lay_out_drafts(rows, drafted, text, *laid_out)
             behind = ops.from_host(chosen.copy(), np.int32)
-            last, kept = ops.zeros((B, D), np.float32), (a[0], a[3], a[4])
-            ops.accept_drafts(behind, drafts, ops.from_host(x, np.float32), *kept, last)
-            arrays = a[2], drafts, *laid_out, behind, *kept, last
+            last = ops.zeros((B, D), np.float32)
+            ops.accept_drafts(behind, ops.from_host(x, np.float32), rows, last)
+            arrays = text, *laid_out, behind, *rows, last
             outputs.append([ops.to_host(array).copy() for array in arrays])
         for ours, theirs in zip(*outputs, strict=True):
             np.testing.assert_array_equal(ours, theirs)
