@@ -23,7 +23,7 @@ from nanoeuler.backend.arena import Arena, in_one_block
 from nanoeuler.backend.records import FlatState, LogitRows, NormGradients, RmsNorm
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.model.blocks.attention import Attention
-from nanoeuler.model.blocks.block import Rows, StreamBuffers
+from nanoeuler.model.blocks.block import BlockPass, Rows, StreamBuffers
 from nanoeuler.model.blocks.swiglu import Swiglu
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import initial_parameters, model_weights
@@ -97,16 +97,8 @@ class Model:
         ops.embedding(ids_BT.reshape(-1), w.embedding, norms[0].x_ND)
         ops.norm(norms[0])
         for i, block in enumerate(self.blocks):
-            block.forward(
-                ops,
-                w.blocks[i],
-                self.saved[i],
-                self.rows,
-                norms[i],
-                norms[i + 1],
-                self.stream.delta,
-                None,
-            )
+            p = BlockPass(self.rows, norms[i], self.stream, norms[i + 1])
+            block.forward(ops, w.blocks[i], self.saved[i], p)
         ops.linear(self.stream.normed, w.heads, self.logits_NV)
         return self.logits_NV[:, :VOCABULARY]
 
@@ -131,16 +123,8 @@ class Model:
         into = NormGradients(stream.dx, dw.final_norm)
         ops.norm_backward(stream.dnormed, self.norms[-1], into)
         for i in reversed(range(len(self.blocks))):
-            self.blocks[i].backward(
-                ops,
-                w.blocks[i],
-                dw.blocks[i],
-                self.saved[i],
-                self.rows,
-                self.norms[i],
-                stream,
-                accumulate=False,
-            )
+            p = BlockPass(self.rows, self.norms[i], stream, self.norms[i + 1])
+            self.blocks[i].backward(ops, w.blocks[i], dw.blocks[i], self.saved[i], p)
         ops.embedding_backward(ids_BT.reshape(-1), stream.dx, dw.embedding, accumulate=False)
 
 

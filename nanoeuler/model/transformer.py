@@ -16,7 +16,7 @@ import numpy as np
 
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import Array, CacheSlots, ModelWeights, NormGradients, RopeTable
-from nanoeuler.model.blocks.block import Rows
+from nanoeuler.model.blocks.block import BlockPass, Rows
 from nanoeuler.model.buffers import KeptBuffers, PassBuffers
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.decoding.cache import Cache, CachePool
@@ -154,14 +154,14 @@ class Transformer:
         With `slots` the blocks append to a cache and read what it holds. `before_block`: see
         `forward`.
         """
-        ops, norms, delta = self.backend, buffers.norms, buffers.stream.delta
+        ops, norms, stream = self.backend, buffers.norms, buffers.stream
         ops.norm(norms[first])
         for i in range(first, len(self.blocks)):
             block, w, saved = self.blocks[i], weights.blocks[i], buffers.blocks[i]
             cached = slots[i] if slots else None
             if before_block:
                 before_block(i)
-            block.forward(ops, w, saved, rows, norms[i], norms[i + 1], delta, cached)
+            block.forward(ops, w, saved, BlockPass(rows, norms[i], stream, norms[i + 1], cached))
 
     def backward(
         self,
@@ -211,10 +211,11 @@ class Transformer:
         ops.norm_backward(stream.dnormed, buffers.norms[-1], into)
         for i in reversed(range(len(self.blocks))):
             block, saved, norm = self.blocks[i], buffers.blocks[i], buffers.norms[i]
+            p = BlockPass(rows, norm, stream, buffers.norms[i + 1], accumulate=accumulate)
             w, dw = self.weights.blocks[i], gradients.blocks[i]
             if self.recompute and block.recomputable:
                 block.recompute(ops, w, saved, norm)
-            block.backward(ops, w, dw, saved, rows, norm, stream, accumulate=accumulate)
+            block.backward(ops, w, dw, saved, p)
             if after_block:
                 after_block(i)
         # a tied embedding already holds head 0's gradient

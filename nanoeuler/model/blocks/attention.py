@@ -14,12 +14,10 @@ from nanoeuler.backend.records import (
     AttentionArrays,
     AttentionForm,
     AttentionWeights,
-    CacheSlots,
     EulerStep,
     HeadNorm,
-    Norm,
 )
-from nanoeuler.model.blocks.block import Block, Rows, StreamBuffers
+from nanoeuler.model.blocks.block import Block, BlockPass, Rows
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.tensors import NamedArrays, NamedViews, TensorSpec, packed_rows
 
@@ -168,37 +166,21 @@ class Attention(Block[AttentionWeights, AttentionActivations]):
         return [view.reshape(len(view), -1, self.form.head_size) for view in views]
 
     def forward(
-        self,
-        ops: Backend,
-        weights: AttentionWeights,
-        saved: AttentionActivations,
-        rows: Rows,
-        norm: Norm,
-        following: Norm,
-        delta: Array,
-        slots: CacheSlots | None,
+        self, ops: Backend, weights: AttentionWeights, saved: AttentionActivations, p: BlockPass
     ) -> None:
-        w, a, heads = weights, saved, saved.heads
-        self.project(ops, w, a, norm.out_ND, rows)
-        if slots is not None:
+        w, a, heads, offset_B = weights, saved, saved.heads, p.rows.offset_B
+        self.project(ops, w, a, p.norm.out_ND, p.rows)
+        if p.slots is not None:
             # rows with fewer new tokens write past their end; those slots are overwritten later
-            ops.write_cache(slots.keys_BSGE, heads.key, rows.offset_B)
-            ops.write_cache(slots.values_BSGE, heads.value, rows.offset_B)
-            heads = heads._replace(key=slots.keys_BSGE, value=slots.values_BSGE)
-        ops.attention(heads, rows.starts_BT, rows.offset_B, a.lse)
-        self.finish(ops, w, a, norm, following, delta)
+            ops.write_cache(p.slots.keys_BSGE, heads.key, offset_B)
+            ops.write_cache(p.slots.values_BSGE, heads.value, offset_B)
+            heads = heads._replace(key=p.slots.keys_BSGE, value=p.slots.values_BSGE)
+        ops.attention(heads, p.rows.starts_BT, offset_B, a.lse)
+        ops.euler_step(a.out, w.output, self.euler_step(w, p))
 
-    def finish(
-        self,
-        ops: Backend,
-        w: AttentionWeights,
-        a: AttentionActivations,
-        norm: Norm,
-        following: Norm,
-        delta: Array,
-    ) -> None:
-        """From attention's output to the stream behind the block, and the norm that follows."""
-        ops.euler_step(a.out, w.output, EulerStep(norm.x_ND, delta, self.form.step_size, following))
+    def euler_step(self, w: AttentionWeights, p: BlockPass) -> EulerStep:
+        """The block's last step: no layer has a bias."""
+        return EulerStep(p.norm.x_ND, p.stream.delta, self.form.step_size, p.following)
 
     def project(
         self, ops: Backend, w: AttentionWeights, a: AttentionActivations, normed: Array, rows: Rows
@@ -230,13 +212,10 @@ class Attention(Block[AttentionWeights, AttentionActivations]):
         weights: AttentionWeights,
         gradients: AttentionWeights,
         saved: AttentionActivations,
-        rows: Rows,
-        norm: Norm,
-        stream: StreamBuffers,
-        *,
-        accumulate: bool,
+        p: BlockPass,
     ) -> None:
-        w, a, h, dx = weights, saved, self.form.step_size, stream.dx
+        w, a, h, dx = weights, saved, self.form.step_size, p.stream.dx
+        rows, accumulate = p.rows, p.accumulate
         # dx flows past the block unchanged, and into it scaled by h
         ops.linear_backward_weight(dx, a.out, gradients.output, accumulate=accumulate, scale=h)
         ops.linear_backward_input(dx, w.output, a.dout, scale=h)
@@ -245,16 +224,8 @@ class Attention(Block[AttentionWeights, AttentionActivations]):
         dheads = self.normed_heads(w, a, a.dquery_key_value)
         for (dx_NHE, head_norm), dweight in zip(dheads, dweights, strict=False):
             ops.head_norm_backward(dx_NHE, head_norm, dweight, accumulate=accumulate)
-        self.backward_input(
-            ops,
-            a.dquery_key_value,
-            w.query_key_value,
-            gradients.query_key_value,
-            gradients.norm,
-            norm,
-            stream,
-            accumulate=accumulate,
-        )
+        arrays = w.query_key_value, gradients.query_key_value, gradients.norm
+        self.backward_input(ops, a.dquery_key_value, *arrays, p)
 
     def step(
         self, ops: Backend, weights: AttentionWeights, saved: AttentionActivations, out: Array

@@ -6,9 +6,9 @@ q, k and v come from one product, whose columns are theirs one after another.
 import math
 
 from nanoeuler.backend.ops import Backend
-from nanoeuler.backend.records import Array, AttentionWeights, BiasedAttentionForm, EulerStep, Norm
+from nanoeuler.backend.records import Array, AttentionWeights, BiasedAttentionForm, EulerStep
 from nanoeuler.model.blocks.attention import Attention, AttentionActivations
-from nanoeuler.model.blocks.block import Rows, StreamBuffers
+from nanoeuler.model.blocks.block import BlockPass, Rows
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.tensors import NamedArrays, NamedViews, TensorSpec, norm_tensors
 
@@ -65,17 +65,8 @@ class BiasedAttention(Attention):
     ) -> None:
         ops.linear_bias(normed, w.query_key_value, w.query_key_value_bias, a.query_key_value)
 
-    def finish(
-        self,
-        ops: Backend,
-        w: AttentionWeights,
-        a: AttentionActivations,
-        norm: Norm,
-        following: Norm,
-        delta: Array,
-    ) -> None:
-        step = EulerStep(norm.x_ND, delta, self.form.step_size, following, w.output_bias)
-        ops.euler_step(a.out, w.output, step)
+    def euler_step(self, w: AttentionWeights, p: BlockPass) -> EulerStep:
+        return super().euler_step(w, p)._replace(bias_D=w.output_bias)
 
     def backward(
         self,
@@ -83,30 +74,17 @@ class BiasedAttention(Attention):
         weights: AttentionWeights,
         gradients: AttentionWeights,
         saved: AttentionActivations,
-        rows: Rows,
-        norm: Norm,
-        stream: StreamBuffers,
-        *,
-        accumulate: bool,
+        p: BlockPass,
     ) -> None:
-        w, dw, a, dx = weights, gradients, saved, stream.dx
+        w, dw, a, dx = weights, gradients, saved, p.stream.dx
         # dx flows past the block unchanged, and into it scaled by h
         arrays, h = (dx, a.out, dw.output, dw.output_bias), self.form.step_size
-        ops.linear_bias_backward(*arrays, accumulate=accumulate, scale=h)
+        ops.linear_bias_backward(*arrays, accumulate=p.accumulate, scale=h)
         ops.linear_backward_input(dx, w.output, a.dout, scale=h)
-        ops.attention_backward(a.heads, a.dheads, rows.starts_BT, a.lse)
-        self.backward_input(
-            ops,
-            a.dquery_key_value,
-            w.query_key_value,
-            dw.query_key_value,
-            dw.norm,
-            norm,
-            stream,
-            accumulate=accumulate,
-            dbias=dw.query_key_value_bias,
-            dnorm_bias=dw.norm_bias,
-        )
+        ops.attention_backward(a.heads, a.dheads, p.rows.starts_BT, a.lse)
+        inputs = w.query_key_value, dw.query_key_value, dw.norm, p
+        biases = dw.query_key_value_bias, dw.norm_bias
+        self.backward_input(ops, a.dquery_key_value, *inputs, *biases)
 
     def step(
         self, ops: Backend, weights: AttentionWeights, saved: AttentionActivations, out: Array

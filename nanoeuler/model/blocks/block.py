@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from nanoeuler.backend.arena import Arena
 from nanoeuler.backend.ops import Backend
@@ -44,6 +44,17 @@ class StreamBuffers:
     dnormed: Array  # (N, D) its gradient; shares the memory of `normed`
     delta: Array  # (N, D) scratch for a block's last product
     dx: Array  # (N, D) gradient of the residual stream; shares the memory of `delta`
+
+
+class BlockPass(NamedTuple):
+    """A pass through one block: where it reads and writes, and what it works with."""
+
+    rows: Rows
+    norm: Norm  # in front of the block, which reads what it has written
+    stream: StreamBuffers
+    following: Norm  # behind it, with which a forward pass ends
+    slots: CacheSlots | None = None  # of a forward pass
+    accumulate: bool = False  # on the way back: gradients are added to those that are there
 
 
 class Block(ABC, Generic[Weights, Activations]):
@@ -93,21 +104,10 @@ class Block(ABC, Generic[Weights, Activations]):
         """
 
     @abstractmethod
-    def forward(
-        self,
-        ops: Backend,
-        weights: Weights,
-        saved: Activations,
-        rows: Rows,
-        norm: Norm,
-        following: Norm,
-        delta: Array,
-        slots: CacheSlots | None,
-    ) -> None:
+    def forward(self, ops: Backend, weights: Weights, saved: Activations, p: BlockPass) -> None:
         """From `norm.out` to the stream behind the block, and on to the norm that follows it.
 
         With `slots` the block appends keys and values to them and reads all that they hold.
-        (Eight arguments: where it reads, where it writes, and what it works with.)
         """
 
     @abstractmethod
@@ -117,11 +117,7 @@ class Block(ABC, Generic[Weights, Activations]):
         weights: Weights,
         gradients: Weights,
         saved: Activations,
-        rows: Rows,
-        norm: Norm,
-        stream: StreamBuffers,
-        *,
-        accumulate: bool,
+        p: BlockPass,
     ) -> None:
         """From `stream.dx` behind the block to `stream.dx` in front of it, and `gradients`."""
 
@@ -140,10 +136,7 @@ class Block(ABC, Generic[Weights, Activations]):
         weight: Array,
         dweight: Array,
         dnorm_weight: Array,
-        norm: Norm,
-        stream: StreamBuffers,
-        *,
-        accumulate: bool,
+        p: BlockPass,
         dbias: Array | None = None,
         dnorm_bias: Array | None = None,
     ) -> None:
@@ -151,12 +144,13 @@ class Block(ABC, Generic[Weights, Activations]):
 
         The norm's output is computed again, since the weight's gradient needs it.
         """
+        stream, accumulate = p.stream, p.accumulate
         ops.linear_backward_input(dproduct, weight, stream.dnormed)
         gradients = stream.dx, dnorm_weight, dnorm_bias
         into = NormGradients(
             *gradients, add_to_dx=True, accumulate=accumulate, out_ND=stream.normed
         )
-        ops.norm_backward(stream.dnormed, norm, into)
+        ops.norm_backward(stream.dnormed, p.norm, into)
         arrays = dproduct, stream.normed, dweight
         if dbias is None:
             ops.linear_backward_weight(*arrays, accumulate=accumulate)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from nanoeuler.backend.arena import Arena
 from nanoeuler.backend.ops import Backend
-from nanoeuler.backend.records import Array, CacheSlots, EulerStep, GeluForm, GeluWeights, Norm
-from nanoeuler.model.blocks.block import Block, Rows, StreamBuffers
+from nanoeuler.backend.records import Array, EulerStep, GeluForm, GeluWeights, Norm
+from nanoeuler.model.blocks.block import Block, BlockPass
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.tensors import NamedArrays, NamedViews, TensorSpec, norm_tensors
 
@@ -66,19 +66,12 @@ class Gelu(Block[GeluWeights, GeluActivations]):
         )
 
     def forward(
-        self,
-        ops: Backend,
-        weights: GeluWeights,
-        saved: GeluActivations,
-        rows: Rows,
-        norm: Norm,
-        following: Norm,
-        delta: Array,
-        slots: CacheSlots | None,
+        self, ops: Backend, weights: GeluWeights, saved: GeluActivations, p: BlockPass
     ) -> None:
         w = weights
-        ops.linear_gelu(norm.out_ND, w.up, w.up_bias, saved.up, saved.hidden)
-        step = EulerStep(norm.x_ND, delta, self.form.step_size, following, w.down_bias)
+        ops.linear_gelu(p.norm.out_ND, w.up, w.up_bias, saved.up, saved.hidden)
+        stream = p.norm.x_ND, p.stream.delta
+        step = EulerStep(*stream, self.form.step_size, p.following, w.down_bias)
         ops.euler_step(saved.hidden, w.down, step)
 
     def recompute(
@@ -93,30 +86,15 @@ class Gelu(Block[GeluWeights, GeluActivations]):
         weights: GeluWeights,
         gradients: GeluWeights,
         saved: GeluActivations,
-        rows: Rows,
-        norm: Norm,
-        stream: StreamBuffers,
-        *,
-        accumulate: bool,
+        p: BlockPass,
     ) -> None:
-        w, dw, a, h, dx = weights, gradients, saved, self.form.step_size, stream.dx
+        w, dw, a, h, dx = weights, gradients, saved, self.form.step_size, p.stream.dx
         # dx flows past the block unchanged, and into it scaled by h
         ops.linear_gelu_backward(dx, w.down, h, a.up, a.hidden)
         dup = a.up  # the op has put the gradient in its place
         arrays = dx, a.hidden, dw.down, dw.down_bias
-        ops.linear_bias_backward(*arrays, accumulate=accumulate, scale=h)
-        self.backward_input(
-            ops,
-            dup,
-            w.up,
-            dw.up,
-            dw.norm,
-            norm,
-            stream,
-            accumulate=accumulate,
-            dbias=dw.up_bias,
-            dnorm_bias=dw.norm_bias,
-        )
+        ops.linear_bias_backward(*arrays, accumulate=p.accumulate, scale=h)
+        self.backward_input(ops, dup, w.up, dw.up, dw.norm, p, dw.up_bias, dw.norm_bias)
 
     def step(self, ops: Backend, weights: GeluWeights, saved: GeluActivations, out: Array) -> None:
         ops.gelu(saved.up, saved.hidden)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from nanoeuler.backend.arena import Arena
 from nanoeuler.backend.ops import Backend
-from nanoeuler.backend.records import Array, BlockForm, CacheSlots, EulerStep, Norm
-from nanoeuler.model.blocks.block import Block, Rows, StreamBuffers
+from nanoeuler.backend.records import Array, BlockForm, EulerStep, Norm
+from nanoeuler.model.blocks.block import Block, BlockPass
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.tensors import NamedArrays, NamedViews, TensorSpec
 
@@ -80,19 +80,11 @@ class Relu2(Block[Relu2Weights, Relu2Activations]):
         )
 
     def forward(
-        self,
-        ops: Backend,
-        weights: Relu2Weights,
-        saved: Relu2Activations,
-        rows: Rows,
-        norm: Norm,
-        following: Norm,
-        delta: Array,
-        slots: CacheSlots | None,
+        self, ops: Backend, weights: Relu2Weights, saved: Relu2Activations, p: BlockPass
     ) -> None:
-        ops.linear(norm.out_ND, weights.up, saved.up)
+        ops.linear(p.norm.out_ND, weights.up, saved.up)
         ops.relu2(saved.up, saved.hidden)
-        step = EulerStep(norm.x_ND, delta, self.form.step_size, following)
+        step = EulerStep(p.norm.x_ND, p.stream.delta, self.form.step_size, p.following)
         ops.euler_step(saved.hidden, weights.down, step)
 
     def recompute(
@@ -107,20 +99,15 @@ class Relu2(Block[Relu2Weights, Relu2Activations]):
         weights: Relu2Weights,
         gradients: Relu2Weights,
         saved: Relu2Activations,
-        rows: Rows,
-        norm: Norm,
-        stream: StreamBuffers,
-        *,
-        accumulate: bool,
+        p: BlockPass,
     ) -> None:
-        w, dw, a, h, dx = weights, gradients, saved, self.form.step_size, stream.dx
+        w, dw, a, h, dx = weights, gradients, saved, self.form.step_size, p.stream.dx
         # dx flows past the block unchanged, and into it scaled by h
         ops.linear_backward_input(dx, w.down, a.hidden, h)
         ops.relu2_backward(a.hidden, a.up, a.up, a.hidden)
         dup = a.up  # the op has put the gradient in its place
-        ops.linear_backward_weight(dx, a.hidden, dw.down, accumulate=accumulate, scale=h)
-        arrays = dup, w.up, dw.up, dw.norm, norm, stream
-        self.backward_input(ops, *arrays, accumulate=accumulate)
+        ops.linear_backward_weight(dx, a.hidden, dw.down, accumulate=p.accumulate, scale=h)
+        self.backward_input(ops, dup, w.up, dw.up, dw.norm, p)
 
     def step(
         self, ops: Backend, weights: Relu2Weights, saved: Relu2Activations, out: Array

@@ -10,14 +10,13 @@ from nanoeuler.backend.arena import Arena
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import (
     Array,
-    CacheSlots,
     EulerStep,
     GateUp,
     Norm,
     SwigluForm,
     SwigluWeights,
 )
-from nanoeuler.model.blocks.block import Block, Rows, StreamBuffers
+from nanoeuler.model.blocks.block import Block, BlockPass
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.tensors import NamedArrays, NamedViews, TensorSpec, packed_rows
 
@@ -83,18 +82,10 @@ class Swiglu(Block[SwigluWeights, SwigluActivations]):
         )
 
     def forward(
-        self,
-        ops: Backend,
-        weights: SwigluWeights,
-        saved: SwigluActivations,
-        rows: Rows,
-        norm: Norm,
-        following: Norm,
-        delta: Array,
-        slots: CacheSlots | None,
+        self, ops: Backend, weights: SwigluWeights, saved: SwigluActivations, p: BlockPass
     ) -> None:
-        self.gate(ops, weights, saved, norm.out_ND)
-        step = EulerStep(norm.x_ND, delta, self.form.step_size, following)
+        self.gate(ops, weights, saved, p.norm.out_ND)
+        step = EulerStep(p.norm.x_ND, p.stream.delta, self.form.step_size, p.following)
         ops.euler_step(saved.hidden, weights.down, step)
 
     def gate(
@@ -115,27 +106,14 @@ class Swiglu(Block[SwigluWeights, SwigluActivations]):
         weights: SwigluWeights,
         gradients: SwigluWeights,
         saved: SwigluActivations,
-        rows: Rows,
-        norm: Norm,
-        stream: StreamBuffers,
-        *,
-        accumulate: bool,
+        p: BlockPass,
     ) -> None:
-        w, a, h, dx = weights, saved, self.form.step_size, stream.dx
+        w, dw, a, h, dx = weights, gradients, saved, self.form.step_size, p.stream.dx
         # dx flows past the block unchanged, and into it scaled by h
         ops.linear_swiglu_backward(dx, w.down, h, a.gate_up, a.hidden)
         dgate_up = a.gate_up.packed_NO  # the op has put the gradients in their place
-        ops.linear_backward_weight(dx, a.hidden, gradients.down, accumulate=accumulate, scale=h)
-        self.backward_input(
-            ops,
-            dgate_up,
-            w.gate_up,
-            gradients.gate_up,
-            gradients.norm,
-            norm,
-            stream,
-            accumulate=accumulate,
-        )
+        ops.linear_backward_weight(dx, a.hidden, dw.down, accumulate=p.accumulate, scale=h)
+        self.backward_input(ops, dgate_up, w.gate_up, dw.gate_up, dw.norm, p)
 
     def step(
         self, ops: Backend, weights: SwigluWeights, saved: SwigluActivations, out: Array
