@@ -24,9 +24,9 @@ from nanoeuler.inference.speculation import (
     Speculation,
     Taken,
 )
+from nanoeuler.model.cache import Cache
 from nanoeuler.model.config import round_up
 from nanoeuler.model.decoding.appending import append, extend
-from nanoeuler.model.decoding.cache import Cache
 from nanoeuler.model.decoding.sampler import AHEAD, DeviceLoop, DraftingSampler, Sampler
 from nanoeuler.model.transformer import Transformer
 

@@ -18,8 +18,8 @@ from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import Array, CacheSlots, ModelWeights, NormGradients, RopeTable
 from nanoeuler.model.blocks.block import BlockPass, Rows
 from nanoeuler.model.buffers import KeptBuffers, PassBuffers
+from nanoeuler.model.cache import Cache, CachePool
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.decoding.cache import Cache, CachePool
 from nanoeuler.model.families import make_blocks
 from nanoeuler.model.flat import FlatBuffer, model_weights
 from nanoeuler.model.heads import Heads

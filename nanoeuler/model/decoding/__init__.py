@@ -1,1 +1,1 @@
-"""Keys and values of past tokens, and the passes that append to them."""
+"""Passes that append tokens to a cache, and sample behind them on a device."""

@@ -11,8 +11,8 @@ from nanoeuler.backend.records import Array, CacheSlots, DecodeStep, Norm
 from nanoeuler.backend.runtime import Program
 from nanoeuler.model.blocks.block import Rows
 from nanoeuler.model.buffers import PassBuffers
+from nanoeuler.model.cache import Cache, CacheMemory
 from nanoeuler.model.config import round_up
-from nanoeuler.model.decoding.cache import Cache, CacheMemory
 from nanoeuler.model.transformer import Transformer
 
 Behind = Callable[..., None]

@@ -1,4 +1,4 @@
-"""The cache: keys and values of past tokens. It is data; `appending` and `sampler` write it."""
+"""The cache: keys and values of past tokens. It is data, which the passes of `decoding/` write."""
 
 import copy
 import itertools
