@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from nanoeuler.backend import reference_drafts
 from nanoeuler.backend.capabilities import ChoosingBackend
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.inference.sampling import Sampling, sample
@@ -11,6 +12,8 @@ class ChoosingReference(ReferenceBackend, ChoosingBackend):
     """The reference, which computes what a device would: its arrays stay its own."""
 
     keeps_caches = True
+    lay_out_drafts = staticmethod(reference_drafts.lay_out_drafts)
+    accept_drafts = staticmethod(reference_drafts.accept_drafts)
     drafted_tokens, draft_cost = 4, 0.13  # as on a GPU
 
     def to_host(self, array):

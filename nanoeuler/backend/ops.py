@@ -1,216 +1,32 @@
-"""The engine contract: every op that a model and its training are made of.
+"""The base class of all engines: the ops that are made of primitives.
 
-`Backend` is the base class of all engines. Primitive ops are abstract. Composed ops have a default
-made of primitives, which an engine overrides only to be faster. Capabilities are attributes with
-defaults, and classes that an engine derives from (capabilities.py). `reference.py` is the
-specification: it holds the formula of each op above its code.
-
-Shapes: N rows of tokens (batch × length), B batch, T new tokens per row, S keys per row, D dim,
-H query heads, G key/value heads, E head_size, F ffn, V vocabulary, R rows of logits. Weights are
-(out, in). A `d` in front of a name means the gradient of the loss with respect to it.
-
-Three rules hold for every op unless its docstring says otherwise:
-
-- Arguments named `out` or `d…` are overwritten in full. Gradients of weights are added to what is
-  there when `accumulate` is set.
-- No output shares memory with an input.
-- An op looks at no value on the host, so that an engine may record it (`Runtime.program`).
-
-Types: `activation` for what products read and write, `residual` for the residual stream, `dtype`
-for parameters, gradients, statistics and tables, int32 for ids, positions and offsets.
+Each has a name of its own so that an engine can compute it at once. An engine overrides it only to
+be faster. Names, shapes and rules are those of `primitives.py`.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
+from nanoeuler.backend.primitives import Primitives
 from nanoeuler.backend.records import (
     Array,
-    AttentionArrays,
-    BlockForm,
     EulerStep,
-    FlatState,
     GateUp,
     HeadNorm,
     LayerNorm,
     LogitRows,
-    MatrixGroup,
-    MuonConstants,
     Norm,
     NormGradients,
-    ParameterRun,
-    PreferencePairs,
     RmsNorm,
-    RopeTable,
     Rotation,
 )
-from nanoeuler.backend.runtime import Runtime
-from nanoeuler.system import provenance
-
-if TYPE_CHECKING:
-    from typing import Self
 
 
-class DeviceInfo(Protocol):
-    """A device, as commands describe it to people."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def memory(self) -> int:
-        """Bytes in all."""
-
-    @property
-    def free_memory(self) -> int:
-        """Bytes that are free now."""
-
-    @property
-    def shared(self) -> bool:
-        """Whether another process of nanoeuler has it, too."""
-
-
-class Backend(ABC):
+class Backend(Primitives):
     """An engine: its arrays, its ops, and what it can do."""
 
-    name: ClassVar[str]
-    precision: str
-    """Arithmetic of products and activations: fp32, tf32, bf16; fp64 of the reference alone."""
-    dtype: np.dtype
-    activation: np.dtype
-    residual: np.dtype
-
-    # ---- capabilities
-
-    device: DeviceInfo | None = None
-    """The device; None where arrays are the host's."""
-
-    candidate: str | None = None
-    """Hash of the file whose ops stand in for the specification's: see `nanoeuler/lessons`."""
-
-    runtime = Runtime()
-    """How its work is repeated, fed, shared and waited for."""
-
-    algorithms: dict[str, str]
-    """Algorithms chosen by measuring. A run that is to give the same bits needs the same ones."""
-
-    check_tokens = 40
-    """Tokens of a micro-batch for which the kernels compute that training takes."""
-
-    check_multiple = 1
-    """The rows of that micro-batch are a multiple of it."""
-
-    peak_flops: float | None = None
-    """Operations per second that the device can do; None where nobody says."""
-
-    logits_at_once = 1 << 28
-    """Elements of the largest buffer of logits: the heads take the tokens in parts beyond it."""
-
-    scored_logits_at_once = 1 << 22
-    """Logit-buffer limit for scoring a text: 16 MB in float32, which fit a processor's cache."""
-
-    least_logit_tokens = 1
-    """Fewest tokens of such a part, even where they take more."""
-
-    keeps_caches = False
-    """Is the memory of caches that are gone kept for the next ones of their shapes?"""
-
-    drafted_tokens = 8
-    """Tokens of the longest pass over a token and its drafts. An engine that can promise it is
-    batch-invariant up to this many tokens.
-    """
-
-    draft_cost = 0.2
-    """Cost of each draft as a share of a decoded token's, measured by `benchmarks/speculation.py`.
-    It decides how many drafts a pass takes.
-    """
-
-    @abstractmethod
-    def activation_budget(self, state_bytes: int) -> int:
-        """Bytes that the activations of all replicas may take, beside a training state.
-
-        A function of the machine's size, not of what is free now, so that a rerun computes the
-        same bits.
-        """
-
-    def workspace_bytes(self, heads: int, length: int) -> int:
-        """Bytes that the ops themselves take for each row of a micro-batch."""
-        return 0
-
-    def check_form(self, form: BlockForm, dim: int) -> None:  # noqa: B027 (optional)
-        """Raise `UserError` for a block that this engine cannot compute."""
-
-    def as_for(self, elements: int) -> "Self":
-        """An engine that computes any model in the way of one of that many parameters."""
-        return self
-
-    @property
-    def device_name(self) -> str:
-        """The name of the device that computes, a GPU's or the processor's."""
-        return self.device.name if self.device else provenance.cpu_name()
-
-    @abstractmethod
-    def environment(self) -> dict[str, Any]:
-        """Everything about the engine that must be the same for the same bits."""
-
-    # ---- arrays
-
-    @abstractmethod
-    def empty(self, shape: tuple[int, ...], dtype: Any = None) -> Array:
-        """An array of `dtype` (default: the engine's). Raises `MemoryError`."""
-
-    @abstractmethod
-    def zeros(self, shape: tuple[int, ...], dtype: Any = None) -> Array:
-        """The same, zero."""
-
-    @abstractmethod
-    def from_host(self, array: np.ndarray, dtype: Any = None) -> Array:
-        """A NumPy array as this engine's; floats take the engine's type unless told otherwise."""
-
-    @abstractmethod
-    def to_host(self, array: Array) -> np.ndarray:
-        """An array of this engine as NumPy's; bfloat16 becomes float32."""
-
-    def working_copy(self, parameters: Array) -> Array:
-        """The parameters in the type that products read: an array of its own where types differ."""
-        return parameters
-
-    def refresh(self, working: Array, parameters: Array) -> None:  # noqa: B027 (optional)
-        """Bring a working copy up to date after `parameters` were written otherwise than by an
-        update op."""
-
-    # ---- matrix products
-
-    @abstractmethod
-    def linear(self, x_NI: Array, weight_OI: Array, out_NO: Array) -> None:
-        """out = x Wᵀ"""
-
-    @abstractmethod
-    def linear_backward_input(
-        self, dout_NO: Array, weight_OI: Array, dx_NI: Array, scale: float = 1.0
-    ) -> None:
-        """dx = scale · dout W"""
-
-    @abstractmethod
-    def linear_backward_weight(
-        self, dout_NO: Array, x_NI: Array, dweight_OI: Array, *, accumulate: bool, scale: float = 1
-    ) -> None:
-        """dW = scale · doutᵀ x"""
-
     # ---- biases
-
-    @abstractmethod
-    def add_bias(self, out_NO: Array, bias_O: Array) -> None:
-        """out[n] += bias"""
-
-    @abstractmethod
-    def bias_backward(
-        self, dout_NO: Array, dbias_O: Array, *, accumulate: bool, scale: float = 1
-    ) -> None:
-        """dbias = scale · Σₙ dout[n]"""
 
     def linear_bias(self, x_NI: Array, weight_OI: Array, bias_O: Array, out_NO: Array) -> None:
         """out = x Wᵀ + bias"""
@@ -231,39 +47,6 @@ class Backend(ABC):
         self.linear_backward_weight(dout_NO, x_NI, dweight_OI, accumulate=accumulate, scale=scale)
         self.bias_backward(dout_NO, dbias_O, accumulate=accumulate, scale=scale)
 
-    # ---- embedding
-
-    @abstractmethod
-    def embedding(self, ids_N: Array, table_VD: Array, out_ND: Array) -> None:
-        """out[n] = table[ids[n]]"""
-
-    @abstractmethod
-    def embedding_backward(
-        self, ids_N: Array, dout_ND: Array, dtable_VD: Array, *, accumulate: bool
-    ) -> None:
-        """dtable[v] = Σ of dout[n] over the n with ids[n] = v, summed in the order of n."""
-
-    @abstractmethod
-    def embedding_at(
-        self,
-        ids_N: Array,
-        table_VD: Array,
-        positions_N: Array,
-        position_table_PD: Array,
-        out_ND: Array,
-    ) -> None:
-        """out[n] = table[ids[n]] + position_table[positions[n]]
-
-        A position beyond its table, as of a draft that nobody will keep, takes the last row. The
-        gradients are those of two embeddings.
-        """
-
-    @abstractmethod
-    def gather(
-        self, x_ND: Array, index_R: np.ndarray | Array, out_RD: Array | None = None
-    ) -> Array:
-        """Some rows of x, in `out` or a new array; `index` is NumPy's or the engine's."""
-
     # ---- norms and Euler steps
 
     def norm(self, norm: Norm) -> None:
@@ -279,38 +62,6 @@ class Backend(ABC):
             self.layer_norm_backward(dout_ND, norm, into)
         else:
             self.rms_norm_backward(dout_ND, norm, into)
-
-    @abstractmethod
-    def layer_norm(self, norm: LayerNorm) -> None:
-        """out = w · (x − m) / r + bias, inverse_rms = 1 / r
-
-        m = mean(x), r = √(mean((x − m)²) + ε)
-        """
-
-    @abstractmethod
-    def add_layer_norm(
-        self, x_ND: Array, delta_ND: Array, bias_D: Array, step_size: float, norm: LayerNorm
-    ) -> None:
-        """norm.x = x + step_size · (delta + bias), then the norm itself."""
-
-    @abstractmethod
-    def layer_norm_backward(self, dout_ND: Array, norm: LayerNorm, into: NormGradients) -> None:
-        """Gradients of `layer_norm`, as in `rms_norm_backward`."""
-
-    @abstractmethod
-    def rms_norm(self, norm: RmsNorm) -> None:
-        """out = w · x / r, inverse_rms = 1 / r, r = √(mean(x²) + ε)"""
-
-    @abstractmethod
-    def add_rms_norm(self, x_ND: Array, delta_ND: Array, step_size: float, norm: RmsNorm) -> None:
-        """norm.x = x + step_size · delta, then the norm itself."""
-
-    @abstractmethod
-    def rms_norm_backward(self, dout_ND: Array, norm: RmsNorm, into: NormGradients) -> None:
-        """Gradients of `rms_norm`, and with `into.out` its output again, so that nobody keeps it.
-
-        `norm.out` is neither read nor written.
-        """
 
     def euler_step(self, inner_NI: Array, weight_DI: Array, step: EulerStep) -> None:
         """A block's last product, inner Wᵀ, with its step and the norm behind it."""
@@ -367,16 +118,6 @@ class Backend(ABC):
 
     # ---- rotary positions
 
-    @abstractmethod
-    def rope_table(self, positions: int, head_size: int, theta: float) -> RopeTable:
-        """cos φ and sin φ, φ = position · θ^(−2i/E), each (positions, E / 2)."""
-
-    @abstractmethod
-    def rope(
-        self, x_NHE: Array, positions_N: Array, table: RopeTable, *, inverse: bool = False
-    ) -> None:
-        """Rotate each pair x[i], x[i + E/2] in place by φ[i], or by −φ[i]: the backward pass."""
-
     def linear_rope(
         self, x_NI: Array, weight_OI: Array, out_NO: Array, rotated: list[Array], by: Rotation
     ) -> None:
@@ -385,58 +126,7 @@ class Backend(ABC):
         for part in rotated:
             self.rope(part, *by)
 
-    # ---- attention
-
-    @abstractmethod
-    def attention(
-        self, heads: AttentionArrays, starts_BT: Array, offset_B: Array, lse_BHT: Array
-    ) -> None:
-        """out = softmax(q kᵀ / √E) v, causal, and the log-sum-exp of the scores.
-
-        There may be more keys than queries: those of a cache, (B, S, G, E) like the values.
-        Query i of row b sits at key position offset[b] + i. It sees the keys from starts[b, i] up
-        to itself.
-        """
-
-    @abstractmethod
-    def attention_backward(
-        self,
-        saved: AttentionArrays,
-        gradients: AttentionArrays,
-        starts_BT: Array,
-        lse_BHT: Array,
-        rotation: Rotation | None = None,
-    ) -> None:
-        """From `gradients.out` to the gradients of query, key and value; all offsets are 0.
-
-        `rotation`: that by which `rope` had rotated queries and keys. Their gradients are rotated
-        back.
-        """
-
-    @abstractmethod
-    def write_cache(self, cache_BSGE: Array, new_BTGE: Array, offset_B: Array) -> None:
-        """cache[b, offset[b] + i] = new[b, i]; what would lie past the end is dropped."""
-
     # ---- SwiGLU
-
-    @abstractmethod
-    def swiglu(self, gate_NF: Array, up_NF: Array, out_NF: Array) -> None:
-        """out = silu(gate) · up"""
-
-    @abstractmethod
-    def swiglu_backward(
-        self,
-        dout_NF: Array,
-        gate_NF: Array,
-        up_NF: Array,
-        dgate_NF: Array,
-        dup_NF: Array,
-        out_NF: Array | None = None,
-    ) -> None:
-        """Gradients of `swiglu`; with `out`, the output is recomputed.
-
-        dgate may be the array of gate, dup that of up, and out that of dout.
-        """
 
     def linear_swiglu(self, x_NI: Array, weight_OI: Array, product: GateUp, out_NF: Array) -> None:
         """product.packed = x Wᵀ, out = swiglu of its columns `gate` and `up`."""
@@ -455,19 +145,6 @@ class Backend(ABC):
 
     # ---- GELU
 
-    @abstractmethod
-    def gelu(self, x_NF: Array, out_NF: Array) -> None:
-        """out = x (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2"""
-
-    @abstractmethod
-    def gelu_backward(
-        self, dout_NF: Array, x_NF: Array, dx_NF: Array, out_NF: Array | None = None
-    ) -> None:
-        """The gradient of `gelu`; with `out`, the output is recomputed.
-
-        dx may be the array of x, and out that of dout.
-        """
-
     def linear_gelu(
         self, x_NI: Array, weight_FI: Array, bias_F: Array, up_NF: Array, out_NF: Array
     ) -> None:
@@ -485,33 +162,7 @@ class Backend(ABC):
         self.linear_backward_input(dx_ND, weight_DF, out_NF, scale)
         self.gelu_backward(out_NF, up_NF, up_NF, out_NF)
 
-    # ---- ReLU²
-
-    @abstractmethod
-    def relu2(self, x_NF: Array, out_NF: Array) -> None:
-        """out = max(x, 0)²"""
-
-    @abstractmethod
-    def relu2_backward(
-        self, dout_NF: Array, x_NF: Array, dx_NF: Array, out_NF: Array | None = None
-    ) -> None:
-        """The gradient of `relu2`; with `out`, the output is recomputed.
-
-        dx may be the array of x, and out that of dout.
-        """
-
     # ---- losses
-
-    @abstractmethod
-    def cross_entropy(self, rows: LogitRows) -> None:
-        """logprobs = logit of the target − lse, lse = log Σ exp(logits).
-
-        A target of −1 has log-probability 0 and no gradient.
-        """
-
-    @abstractmethod
-    def cross_entropy_backward(self, rows: LogitRows) -> None:
-        """The logits become the gradient of the loss −Σ weights · logprobs, by weights and lse."""
 
     def cross_entropy_with_gradient(self, rows: LogitRows) -> None:
         """Both, for weights that are known beforehand."""
@@ -525,25 +176,6 @@ class Backend(ABC):
         """
         return None
 
-    @abstractmethod
-    def add_losses(self, logprobs_NK: Array, weights_NK: Array, losses_2: Array) -> None:
-        """Add −Σ weights · logprobs, of all heads and of head 0, to `losses` (float64)."""
-
-    @abstractmethod
-    def preference(
-        self,
-        logprobs_RTK: Array,
-        pairs: PreferencePairs,
-        margin: float,
-        smoothing: float,
-        weights_RTK: Array,
-        losses_2: Array,
-    ) -> None:
-        """The weights of head 0 by which −Σ weights · logprobs descends the preference loss.
-
-        Weights outside of the pairs stay as they are. The loss is added to both `losses`.
-        """
-
     # ---- decoding
 
     def head_logits(self, normed_ND: Array, weight_VD: Array, out_NV: Array) -> None:
@@ -554,62 +186,3 @@ class Backend(ABC):
         """Logits behind the last block: the final norm and the product with a head."""
         self.norm(norm)
         self.linear(norm.out_ND, weight_VD, out_BV)
-
-    @abstractmethod
-    def argmax(self, logits_RV: Array) -> Array:
-        """The likeliest id of each row, as a new array; ties go to the lowest id."""
-
-    # ---- optimizer
-
-    @abstractmethod
-    def squares(self, values: Array) -> Array:
-        """Partial sums of values², float64: always as many, in an array that the next call uses
-        again."""
-
-    @abstractmethod
-    def begin_update(
-        self,
-        squares: Array,
-        schedule_2: Array,
-        losses_2: Array,
-        report_2: Array,
-        clip_norm: float,
-    ) -> Array:
-        """Scalars of an update, for the update ops, (4,) float64.
-
-        Whether to move at all, the factor by which the gradient's norm is clipped, the learning
-        rate, and the update's number from 1.
-
-        `squares` are those of the whole gradient. `schedule` (float64) holds the learning rate and
-        the number of updates done. `report` (float64) receives the gradient's norm before clipping,
-        and in its second slot counts the updates left out: the update ops do nothing when loss or
-        norm are not finite.
-        """
-
-    @abstractmethod
-    def move(
-        self,
-        rule: str,
-        flat: FlatState,
-        tensors: Sequence[Array],
-        runs: Sequence[ParameterRun],
-        constants: Sequence[float],
-        scalars: Array,
-    ) -> None:
-        """One update of each element by itself, with the gradient clipped.
-
-        A `rule` of the name x is the function x_run of the reference, which also says what
-        `tensors` and `constants` are. `flat.working` follows the parameters. What no run covers
-        stays.
-        """
-
-    @abstractmethod
-    def muon(
-        self,
-        flat: FlatState,
-        momentum: Array,
-        groups: Sequence[MatrixGroup],
-        constants: MuonConstants,
-        scalars: Array,
-    ) -> None:
-        """One step of Muon on the matrices of `groups`. `flat.working` follows the parameters."""

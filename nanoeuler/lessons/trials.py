@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from nanoeuler.backend import reference
+from nanoeuler.backend import reference, reference_drafts
 from nanoeuler.backend.records import (
     AdamWConstants,
     AttentionArrays,
@@ -313,7 +313,7 @@ TRIALS = {
     "cross_entropy": Trial(("cross_entropy", "cross_entropy_backward"), cross_entropy),
     "adamw": Trial(("adamw_run",), adamw),
     "muon": Trial(("orthogonalize",), muon),
-    "accept_drafts": Trial(("accept_drafts",), accept_drafts),
+    "accept_drafts": Trial(("accept_drafts",), accept_drafts, reference_drafts, owner=None),
     "loss_weights": Trial(("loss_weights",), loss_weights, streams, owner=None),
     "preference": Trial(("preference",), preference),
 }

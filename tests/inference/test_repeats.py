@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from nanoeuler.backend.reference import ReferenceBackend
+from nanoeuler.backend.reference_drafts import repeated
 from nanoeuler.inference.repeats import Repeats
 
 
@@ -30,6 +30,6 @@ def test_a_growing_text_finds_what_a_search_finds():
         text = Repeats()
         for end, token in enumerate(tokens.tolist(), 1):
             text.extend([token])
-            found = ReferenceBackend.repeated(tokens[:end], 7).tolist()
+            found = repeated(tokens[:end], 7).tolist()
             assert text.drafts(7) == found
             assert (text.repeated > 0) == (len(found) > 0)

@@ -7,9 +7,9 @@ import pytest
 from test_decoding import WARM, engine
 
 from nanoeuler.backend.records import DraftRows
-from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.errors import UserError
 from nanoeuler.inference.sampling import GREEDY, NOT_FINITE, Sampling, check, sample
+from tests.choosing_backend import ChoosingReference
 
 pytestmark = pytest.mark.gpu
 SETTINGS = [
@@ -130,7 +130,7 @@ def test_logits_that_are_no_numbers_are_refused(vocabulary):
 
 
 def test_the_device_lays_out_and_keeps_what_the_specification_does():
-    random, backend, reference = np.random.default_rng(1), engine("fp32"), ReferenceBackend()
+    random, backend, reference = np.random.default_rng(1), engine("fp32"), ChoosingReference()
     for B, T, D, H, S in ((1, 2, 8, 0, 4), (1, 8, 768, 3, 1000), (300, 4, 104, 3, 90)):
         guessed = random.integers(0, 3, (B, H)).astype(np.int32)
         first, texts = random.integers(0, 3, B), random.integers(0, 3, (B, S))
