@@ -58,22 +58,16 @@ class Model:
         self.saved = in_one_block(lay_out, self.ops)
 
         # the residual stream in front of each block and behind the last, each with its norm
-        N, D = B * T, config.dim
-        normed_ND, dnormed_ND, delta_ND, dx_ND = (self.ops.zeros((N, D)) for _ in range(4))
+        N, D, epsilon, zeros = B * T, config.dim, config.norm_epsilon, self.ops.zeros
+        normed_ND, dnormed_ND, delta_ND, dx_ND = (zeros((N, D)) for _ in range(4))
         self.stream = StreamBuffers(normed_ND, dnormed_ND, delta_ND, dx_ND)
         norm_weights = [block.norm for block in self.weights.blocks] + [self.weights.final_norm]
         self.norms = [
-            RmsNorm(
-                self.ops.zeros((N, D)),
-                weight_D,
-                config.norm_epsilon,
-                normed_ND,
-                self.ops.zeros((N,)),
-            )
+            RmsNorm(zeros((N, D)), weight_D, epsilon, normed_ND, zeros((N,)))
             for weight_D in norm_weights
         ]
-        self.logits_NV = self.ops.zeros((N, len(self.weights.heads)))
-        self.logprobs_N, self.lse_N = self.ops.zeros((N,)), self.ops.zeros((N,))
+        self.logits_NV = zeros((N, len(self.weights.heads)))
+        self.logprobs_N, self.lse_N = zeros((N,)), zeros((N,))
 
         # where the tokens stand: every row is a document of its own
         positions_BT = np.tile(np.arange(T, dtype=np.int32), (B, 1))
