@@ -205,7 +205,7 @@ def check_engine(device: str, quick: bool, shapes: dict[str, tuple[int, int]]) -
 
     from nanoeuler.backend import make_backend
     from nanoeuler.model.checks.engine_ops import OP_TOLERANCE, check_device_ops
-    from nanoeuler.training.check_model import MODEL_TOLERANCE, check_device_model, check_reading
+    from nanoeuler.training.check_model import PRESET_TOLERANCE, check_device_model, check_reading
     from nanoeuler.training.start_check import worst
 
     wrong: list[Comparison] = []
@@ -223,9 +223,9 @@ def check_engine(device: str, quick: bool, shapes: dict[str, tuple[int, int]]) -
         compare(f"ops in {precision}", check_device_ops(backend), OP_TOLERANCE[precision])
         if quick:
             continue
-        tolerances = MODEL_TOLERANCE[precision]
+        tolerances = PRESET_TOLERANCE[precision]
         for preset, shape in shapes.items():
-            table = check_device_model(backend, preset, *shape, steps=0)
+            table = check_device_model(backend, preset, *shape)
             compare(f"{preset} in {precision}", table, tolerances[preset])
         if device == "cpu":
             table = check_reading(backend, "small", 20)
