@@ -1,6 +1,8 @@
 """A stage whose rows depend on the model, as where it learns from its own samples."""
 
 import hashlib
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import Pipe
 
 import numpy as np
 import pytest
@@ -8,9 +10,12 @@ import pytest
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.config.settings import Pretrain
 from nanoeuler.model.transformer import Batch
+from nanoeuler.training.checkpoint import Checkpoints
+from nanoeuler.training.distributed.group import HostGroup
 from nanoeuler.training.loop import train
 from nanoeuler.training.stages.inputs import Inputs
 from nanoeuler.training.stages.pretrain import job
+from nanoeuler.training.worker import Worker
 
 STEPS = 8
 
@@ -72,3 +77,30 @@ def test_a_run_that_was_stopped_samples_and_learns_the_same(run):
     assert min(stream.weights) > 0, "it resumes from a checkpoint"
     assert stream.weights.items() <= whole.weights.items()
     assert resumed == weights
+
+
+def test_ranks_that_share_a_step_sample_with_the_same_weights(data, trainer, tmp_path):
+    pair = Pipe()
+    groups = [HostGroup(rank, 2, [end]) for rank, end in enumerate(pair)]
+    files = data / "tokens/manifest.json", data / "tokenizer.json", tmp_path
+    given = Inputs(trainer.config, Pretrain.read(trainer.config["pretrain"]), *files)
+    workers = []
+    for group in groups:
+        work = job(given, ReferenceBackend(np.float32), group)
+        work.stream = OwnGuesses(work.stream)
+        workers.append(Worker(work, Checkpoints(tmp_path / "checkpoints")))
+
+    def lead() -> None:
+        workers[0].begin()
+        for step in range(3):
+            workers[0].stage(step)
+            workers[0].step(1e-2)
+            workers[0].finish()
+        groups[0].tell("end")
+
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(lead), pool.submit(workers[1].heed)]:
+            done.result()
+    first, second = (worker.job.stream.weights for worker in workers)
+    assert first == second
+    assert len(set(first.values())) == 3
