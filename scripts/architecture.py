@@ -20,9 +20,9 @@ PAGE = """\
 
 The package is a row of rooms, each a folder (or a file) of `nanoeuler/`. A room imports only rooms
 below it, and no two files import each other, directly or by way of others. `make lint` checks both
-by [import-linter's contracts](../pyproject.toml), which list what is still open. So each room can
-be read, and tested, knowing only what lies below it. `tests/` mirrors the rooms. Around the
-package, `workflow/rules` wires the commands of `cli` into a pipeline, and `config/` holds the runs.
+by [import-linter's contracts](../pyproject.toml). So each room can be read, and tested, knowing
+only what lies below it. `tests/` mirrors the rooms. Around the package, `workflow/rules` wires the
+commands of `cli` into a pipeline, and `config/` holds the runs.
 
 ## Rooms, from top to bottom
 
