@@ -76,6 +76,7 @@ def build_parser() -> Parser:
         for name, text in sections[heading]:
             command = subparsers.choices[name]
             command.description = command.description or f"{text[:1].upper()}{text[1:]}."
+    subparsers.choices["completion"].set_defaults(whole_parser=parser)
     parser.description = "\n\n".join(
         [
             "Train a GPT-2-class language model from scratch, and talk to it.",

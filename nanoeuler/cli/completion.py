@@ -51,9 +51,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
 
 
 def run_completion(options: argparse.Namespace) -> None:
-    from nanoeuler.cli import build_parser
-
-    print((FOR_ZSH if options.shell == "zsh" else "") + script(build_parser()), end="")
+    print((FOR_ZSH if options.shell == "zsh" else "") + script(options.whole_parser), end="")
 
 
 def script(parser: argparse.ArgumentParser) -> str:
