@@ -1,29 +1,23 @@
 """The ops of the GPT-2 family on a GPU: biases, learned positions, LayerNorm and GELU."""
 
-from abc import abstractmethod
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nanoeuler.backend.cuda.chip import WARP
-from nanoeuler.backend.cuda.device import Device
 from nanoeuler.backend.cuda.fp8 import NOT_QUANTIZED
 from nanoeuler.backend.cuda.kernel_sources import (
     ADDING_WARPS,
     ELEMENTWISE_THREADS,
     WIDTH,
-    KernelSources,
-    Source,
     row_warps,
 )
-from nanoeuler.backend.cuda.kernels import Argument, blocks
+from nanoeuler.backend.cuda.kernels import blocks
 from nanoeuler.backend.cuda.quantized_ops import QuantizedOps
-from nanoeuler.backend.cuda.scratch import Scratch
 from nanoeuler.backend.records import Array, EulerStep, LayerNorm, NormGradients
 
 if TYPE_CHECKING:
-    from nanoeuler.backend.cuda.fused_linear import FusedLinear
+    pass
 
 SUM_BLOCKS = 4
 """Blocks of a multiprocessor that add up a bias's gradient."""
@@ -31,18 +25,6 @@ SUM_BLOCKS = 4
 
 class BiasedOps(QuantizedOps):
     """Kernels of layer_norm.cu, gelu.cu and embedding.cu."""
-
-    device: Device
-    sources: KernelSources
-    scratch: Scratch
-    launch: Callable[..., None]
-    fused: "FusedLinear | None"
-
-    @abstractmethod
-    def launch_elementwise(
-        self, source: Source, kernel: str, elements: int, *arguments: Argument
-    ) -> None:
-        """Launch threads that take `WIDTH` elements each."""
 
     # ---- biases
 

@@ -1,7 +1,5 @@
 """Tokens that the GPU chooses and drafts itself."""
 
-from collections.abc import Callable
-
 import numpy as np
 
 from nanoeuler.backend.capabilities import ChoosingBackend
@@ -11,19 +9,17 @@ from nanoeuler.backend.cuda.decoding_sizes import (
     choosing_bytes,
     choosing_threads,
 )
-from nanoeuler.backend.cuda.kernel_sources import ELEMENTWISE_THREADS, KernelSources
+from nanoeuler.backend.cuda.kernel_sources import ELEMENTWISE_THREADS
+from nanoeuler.backend.cuda.parts import CudaParts
 from nanoeuler.backend.cuda.staging import DeviceHostRing
 from nanoeuler.backend.records import Array, DraftRows
 from nanoeuler.backend.runtime import HostRing
 
 
-class ChoosingOps(ChoosingBackend):
+class ChoosingOps(CudaParts, ChoosingBackend):
     """Kernels of sampling.cu and drafts.cu."""
 
     drafted_tokens = FEW_ROWS
-    sources: KernelSources
-    launch: Callable[..., None]
-    has_clusters: bool
 
     def choose(
         self,

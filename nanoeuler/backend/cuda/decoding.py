@@ -7,7 +7,6 @@ as it is cheap.
 """
 
 import functools
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -19,6 +18,7 @@ from nanoeuler.backend.cuda.decoding_sizes import (
     ATTEND_THREADS,
     FEW_ROWS,
     FEW_ROWS_WARPS,
+    FUSED_TOKENS,
     MANY_ROWS_WARPS,
     MOST_MANY_ROWS,
     MOSTLY_CACHE,
@@ -34,11 +34,10 @@ from nanoeuler.backend.cuda.decoding_sizes import (
     parts_of,
     row_pairs,
 )
-from nanoeuler.backend.cuda.device import Device
-from nanoeuler.backend.cuda.kernel_sources import WIDTH, KernelSources
+from nanoeuler.backend.cuda.kernel_sources import WIDTH
 from nanoeuler.backend.cuda.kernels import Argument, blocks
-from nanoeuler.backend.cuda.prompts import Prompts, most_tokens
-from nanoeuler.backend.cuda.scratch import Scratch
+from nanoeuler.backend.cuda.parts import CudaParts
+from nanoeuler.backend.cuda.prompts import most_tokens
 from nanoeuler.backend.cuda.source import Source
 from nanoeuler.backend.records import (
     Array,
@@ -101,22 +100,15 @@ class LayerStep:
         return np.int64(keys_BSGE.strides[0] // keys_BSGE.itemsize)
 
 
-class DecodingOps(FusingBackend):
+class DecodingOps(CudaParts, FusingBackend):
     """The ops of the contract for new tokens that are decoded."""
 
-    fused_tokens = 8
+    fused_tokens = FUSED_TOKENS
     prompt_multiple = PROMPT_BOX
-    device: Device
-    sources: KernelSources
-    scratch: Scratch
-    launch: Callable[..., None]
-    prompts: Prompts
-    has_clusters: bool
-    """Do kernels for a chip with clusters run, in bf16?"""
 
-    @abstractmethod
     def add_linear(self, x_NI: Array, weight_OI: Array, scale: float, out_NO: Array) -> None:
         """out ← out + scale · x Wᵀ"""
+        self.products.multiply(x_NI, False, weight_OI, True, out_NO, scale, add=out_NO)
 
     def decode_fused(self, step: DecodeStep) -> None:
         """Decode by fused kernels; writes past the cache's capacity are dropped."""

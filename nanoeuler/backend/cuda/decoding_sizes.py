@@ -23,6 +23,9 @@ MOST_HELD = 128 * 1024
 FEW_ROWS = 4
 """Rows up to which few_rows.cuh is as fast as matrix units, and of a pass over drafts."""
 
+FUSED_TOKENS = 8
+"""Most new tokens of a sequence that the kernels of a layer take."""
+
 FEW_ROWS_WARPS = 8
 """Warps of a block of few_rows.cuh."""
 

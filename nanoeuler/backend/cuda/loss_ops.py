@@ -1,7 +1,5 @@
 """The losses of training on a GPU, and the gradients of logits."""
 
-from collections.abc import Callable
-
 import cupy
 import numpy as np
 from cupy import ndarray as Array
@@ -9,21 +7,15 @@ from cupy import ndarray as Array
 from nanoeuler.backend.cuda.kernel_sources import (
     PAIR_THREADS,
     SUM_THREADS,
-    KernelSources,
     loss_threads,
 )
 from nanoeuler.backend.cuda.kernels import row_stride
 from nanoeuler.backend.cuda.quantized_ops import QuantizedOps
-from nanoeuler.backend.cuda.scratch import Scratch
 from nanoeuler.backend.records import LogitRows, PreferencePairs
 
 
 class LossOps(QuantizedOps):
     """Kernels of cross_entropy.cu, losses.cu and preference.cu."""
-
-    sources: KernelSources
-    scratch: Scratch
-    launch: Callable[..., None]
 
     def cross_entropy(self, rows: LogitRows) -> None:
         arrays = rows.targets_R, rows.logprobs_R, rows.lse_R

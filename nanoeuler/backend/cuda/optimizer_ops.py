@@ -1,13 +1,10 @@
 """The optimizer's update on a GPU: the gradient's norm, updates by element, and Muon."""
 
-from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from cupy import ndarray as Array
 
-from nanoeuler.backend.cuda.cublaslt import CublasLt
-from nanoeuler.backend.cuda.device import Device
 from nanoeuler.backend.cuda.kernel_sources import (
     ELEMENTWISE_THREADS,
     MUON_PARTS,
@@ -15,12 +12,9 @@ from nanoeuler.backend.cuda.kernel_sources import (
     RATE_BLOCK,
     STEP_SCALARS,
     WIDTH,
-    KernelSources,
-    Source,
 )
-from nanoeuler.backend.cuda.kernels import Argument, blocks
-from nanoeuler.backend.cuda.scratch import Scratch
-from nanoeuler.backend.ops import Backend
+from nanoeuler.backend.cuda.kernels import blocks
+from nanoeuler.backend.cuda.parts import CudaParts
 from nanoeuler.backend.records import (
     FlatState,
     MatrixGroup,
@@ -29,22 +23,8 @@ from nanoeuler.backend.records import (
 )
 
 
-class OptimizerOps(Backend):
+class OptimizerOps(CudaParts):
     """Kernels of update.cu and muon.cu."""
-
-    device: Device
-    sources: KernelSources
-    scratch: Scratch
-    launch: Callable[..., None]
-    products: CublasLt
-    kept_rates: dict[tuple[tuple[int, int, bool, float], ...], Array]
-    kept_offsets: dict[tuple[int, ...], Array]
-
-    @abstractmethod
-    def launch_elementwise(
-        self, source: Source, kernel: str, elements: int, *arguments: Argument
-    ) -> None:
-        """Launch threads that take `WIDTH` elements each."""
 
     def begin_update(
         self,

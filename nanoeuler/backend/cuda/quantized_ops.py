@@ -2,23 +2,20 @@
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from nanoeuler.backend.cuda.fp8 import NOT_QUANTIZED, Fp8, Quantized
+from nanoeuler.backend.cuda.fp8 import NOT_QUANTIZED, Quantized
 from nanoeuler.backend.cuda.fused_linear import Factors
 from nanoeuler.backend.cuda.kernel_sources import TRANSPOSED_MULTIPLE, transposed_tokens
-from nanoeuler.backend.ops import Backend
+from nanoeuler.backend.cuda.parts import CudaParts
 from nanoeuler.backend.records import Array
 
 if TYPE_CHECKING:
-    from nanoeuler.backend.cuda.cublaslt import CublasLt
+    pass
 
 MlpCopies: TypeAlias = tuple[Quantized, Quantized, Quantized]
 
 
-class QuantizedOps(Backend):
+class QuantizedOps(CudaParts):
     """Products, in e4m3 where both factors are, and the copies of ops by family."""
-
-    fp8: Fp8 | None
-    products: "CublasLt"
 
     def copy_of(
         self, kind: str, array: Array, *, wide: bool = False, in_place: bool = False

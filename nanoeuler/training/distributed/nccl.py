@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 import cupy
 from cupy.cuda import nccl
 
-from nanoeuler.backend.cuda.engine import BFLOAT16, CudaBackend
+from nanoeuler.backend.cuda.engine import CudaBackend
+from nanoeuler.backend.cuda.parts import BFLOAT16
 from nanoeuler.backend.records import Array
 from nanoeuler.training.distributed.group import HostGroup, losing, within
 

@@ -15,10 +15,10 @@ import pytest
 
 from nanoeuler.backend.cuda import attention, fused_linear
 from nanoeuler.backend.cuda.chip import BLOCK_SHARED
-from nanoeuler.backend.cuda.decoding import DecodingOps
 from nanoeuler.backend.cuda.decoding_sizes import (
     ATTEND_STATIC,
     BLOCK_OVERHEAD,
+    FUSED_TOKENS,
     MUCH_SHARED,
     DecodingSizes,
     many_rows_products,
@@ -189,7 +189,7 @@ def test_as_many_tokens_of_a_sequence_as_the_engine_takes_compile(head_size, hea
     """`heads` share a key."""
     fields = {"preset": "small", "dim": 256, "heads": heads, "kv_heads": 1, "head_size": head_size}
     config = ModelConfig.from_dict(fields)
-    for source in hopper_sources(("bfloat16",) * 2, config, (8,), DecodingOps.fused_tokens):
+    for source in hopper_sources(("bfloat16",) * 2, config, (8,), FUSED_TOKENS):
         compile_source(source, "sm_90a")
 
 
