@@ -66,7 +66,7 @@ class Decoding:
         return bool(self.decoder.rows)
 
     def step(self) -> bool:
-        """Choose a token for every active continuation, or several where they were drafted.
+        """Sample a token for every active continuation, or several where they were drafted.
 
         Returns False once all have ended.
         """
@@ -153,7 +153,7 @@ class Reply:
 class Writer:
     """A transformer with its tokenizer, ready to continue token ids.
 
-    It never chooses a reserved special token other than `</s>`, nor an id that the tokenizer lacks.
+    It never samples a reserved special token other than `</s>`, nor an id that the tokenizer lacks.
     """
 
     def __init__(self, model: Transformer, tokenizer: Tokenizer, *, speculates: bool = False):

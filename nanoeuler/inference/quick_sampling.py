@@ -2,7 +2,7 @@
 
 Tokens fall into buckets of similar logits. The bucket that a limit falls into is found by the
 buckets' sums, and only its tokens are sorted. The sums are rounded otherwise than in
-`sampling.draw`. So wherever a limit is within MARGIN of a token's edge, nothing is chosen here and
+`sampling.draw`. So wherever a limit is within MARGIN of a token's edge, nothing is sampled here and
 `draw` decides: the choices of both are always the same.
 """
 

@@ -86,7 +86,7 @@ def sample(
     """One token id per row, (B,) int32.
 
     `sampling` holds for all rows, or is one for each. `positions_B` is the position in its sequence
-    of each token to be chosen; `allowed_V` is True for the tokens that may be chosen at all
+    of each token to be sampled; `allowed_V` is True for the tokens that may be sampled at all
     (default: every one). A row's choice does not depend on the other rows. Raises `UserError` when
     a row has no finite candidate: its model is broken.
     """

@@ -3,7 +3,7 @@
 Head 0 writes. What follows the next token is drafted: where the end of the text repeats an earlier
 part, by what followed there (`repeats.py`), and otherwise by the heads 1 … K − 1. A pass over the
 next token and its drafts checks them all (Leviathan et al. 2023; the heads: Gloeckle et al. 2024).
-A draft is right when it is the token that the sampler chooses there, by the random number of its
+A draft is right when it is the token that is sampled there, by the random number of its
 position. So a reply is the same with drafts and without, token for token: a certain draft x passes
 with the probability p(x), which is Leviathan's rule for it.
 """
