@@ -76,8 +76,8 @@ OPS = {
     "attention": lambda *rest: (0, ""),
     "attention_backward": lambda *rest: (0, ""),
     "add_losses": lambda *rest: (0, ""),
-    "training_weights": lambda *rest: (0, ""),
 }
+RUNTIME = {"training_weights": lambda *rest: (0, "")}
 
 
 class Timer:
@@ -85,7 +85,8 @@ class Timer:
 
     def __init__(self, backend: CudaBackend):
         self.backend, self.calls = backend, []
-        for owner, ops in ((backend.products, PRODUCTS), (backend.fused, FUSED), (backend, OPS)):
+        products, runtime = (backend.products, PRODUCTS), (backend.runtime, RUNTIME)
+        for owner, ops in (products, (backend.fused, FUSED), (backend, OPS), runtime):
             for name, work in ops.items() if owner else ():
                 setattr(owner, name, self.timed(name, getattr(owner, name), work))
 
