@@ -112,7 +112,7 @@ def names_run(file: Path) -> bool:
 def run_snakemake(arguments: Sequence[str]) -> int:
     """Run Snakemake on our workflow, and pass on signals as Ctrl-C, at which a stage saves.
 
-    Returns the exit status. Snakemake says itself, by `config/endings.py`, how it ended.
+    Returns the exit status. Snakemake says itself, by `workflow/endings.py`, how it ended.
     """
     import subprocess
 

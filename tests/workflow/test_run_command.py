@@ -82,7 +82,7 @@ def test_a_damaged_configuration_is_told_without_snakemake(
 
 
 def test_ctrl_c_before_the_first_job_ends_in_a_sentence():
-    program = "from nanoeuler.config import endings; endings.end_in_sentences(); raise {}"
+    program = "from nanoeuler.workflow import endings; endings.end_in_sentences(); raise {}"
     said = {}
     for error in ("KeyboardInterrupt", "OSError('no')"):
         command = [sys.executable, "-c", program.format(error)]
