@@ -277,9 +277,9 @@ class Decoder(Generic[AnyRow]):
 class DeviceDecoder(Decoder[AnyRow]):
     """The device of a `ChoosingBackend` samples, and is some steps ahead of the host.
 
-    Steps that are under way when rows join or leave are collected all the same: what they are for
-    is known. Where rows come and go, they are padded to a power of two, so that few steps are
-    recorded.
+    Where rows come and go, steps that are under way are collected all the same, and rows are padded
+    to a power of two, so that few steps are recorded. Otherwise a row that is removed makes such
+    steps void: another number of rows may round otherwise.
     """
 
     prompt_multiple = PROMPT_MULTIPLE
@@ -364,9 +364,9 @@ class DeviceDecoder(Decoder[AnyRow]):
             drafting.start(cache, tokens, read, settings[0], positions)
             self.sampler = drafting
         else:
-            padded = min(1 << (len(rows) - 1).bit_length(), self.most_rows)
-            number = padded if self.joining else len(rows)
-            sampler = Sampler.of(model, cache, self.allowed_V, rows=number)
+            power = 1 << (len(rows) - 1).bit_length()
+            padded = min(power, self.most_rows) if self.joining else len(rows)
+            sampler = Sampler.of(model, cache, self.allowed_V, rows=padded)
             sampler.start(cache, tokens, counts, settings, positions)
             self.sampler = sampler
 
