@@ -68,7 +68,7 @@ class DeviceInfo(Protocol):
 
 
 class Primitives(ABC):
-    """What an engine has to have, and what it tells about itself."""
+    """Ops that every engine must have, and what it tells about itself."""
 
     name: ClassVar[str]
     precision: str

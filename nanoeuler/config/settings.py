@@ -227,7 +227,7 @@ class Tuning(Training):
     )
 
     EPOCHS: ClassVar[tuple[int, int]]
-    """Where there are plenty of records, and the most where there are few."""
+    """Epochs of plenty of records, and the most epochs of few."""
 
 
 @section

@@ -1,4 +1,4 @@
-"""What the GPU engine is made of, and its arrays; the files of its ops build on it."""
+"""Parts of the GPU engine and its arrays, on which the files of its ops build."""
 
 from typing import Any
 

@@ -28,15 +28,15 @@ class Stage:
     title: str
     """Its model in reports, such as "fine-tuned"."""
     verb: str
-    """What was done to the model, in front of an amount of data: "fine-tuned on"."""
+    """Verb of the report in front of an amount of data: "fine-tuned on"."""
     help: str
     """Its subcommand in a line."""
     message: str
-    """What the workflow says when it begins; keys of its section stand in braces."""
+    """Message of the workflow at its start; keys of its section stand in braces."""
     revision: int = 1
     """Raised when the stage's code changes what it writes."""
     records: Records | None = None
-    """What it learns from; without any it learns from the corpus."""
+    """Data that it learns from; without any, the corpus."""
     parents: tuple[str, ...] = ()
     """Stages whose model it starts from: the first that is part of the run. Without any the weights
     are random."""

@@ -1,4 +1,4 @@
-"""What every stage of training is given."""
+"""Inputs of every stage of training."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ Settings = TypeVar("Settings", bound=Training)
 
 @dataclass(frozen=True)
 class Inputs(Generic[Settings]):
-    """What a stage is told, the files that it reads, and where it writes."""
+    """Settings of a stage, the files that it reads, and where it writes."""
 
     config: Mapping[str, Any]
     """The configuration, of which the stage reads the model and the seed, too."""
