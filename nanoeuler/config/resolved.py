@@ -34,5 +34,5 @@ def read_resolved(path: Path) -> dict[str, Any]:
     content = read_json(path)
     if not isinstance(content, dict) or not isinstance(content.get(CONTENT), dict):
         raise UserError(f"{path}: not a configuration of a run; {ORIGIN.remedy}")
-    check_seal(path, content, ORIGIN, required=True)
+    check_seal(path, content, ORIGIN)
     return content[CONTENT]

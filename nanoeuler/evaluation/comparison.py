@@ -7,12 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nanoeuler.evaluation import shapes
 from nanoeuler.evaluation.formats import NARROW, markdown_cell
 from nanoeuler.evaluation.scores import head_lines, score_lines, without
-from nanoeuler.storage.files import read_json
-from nanoeuler.storage.integrity import Origin, check_seal
-from nanoeuler.storage.shape import check_shape
+from nanoeuler.storage.integrity import Origin, read_sealed
 
 Evaluation = Mapping[str, Any]
 EVALUATION = Origin("`nanoeuler evaluate`", "delete it, or let `nanoeuler evaluate` write it again")
@@ -21,14 +18,11 @@ EVALUATION = Origin("`nanoeuler evaluate`", "delete it, or let `nanoeuler evalua
 def read_evaluations(paths: Sequence[Path]) -> dict[str, Evaluation]:
     """Evaluations by the names of their files; where two files have one name, the names of their
     runs stand before all."""
-    evaluations = {}
+    evaluations: dict[str, Evaluation] = {}
     of_several_runs = len({path.stem for path in paths}) < len(paths)
     for path in paths:
-        value = read_json(path)
-        if isinstance(value, dict):
-            check_seal(path, value, EVALUATION)
         mend = "give the JSON files that `nanoeuler evaluate` writes"
-        check_shape(path, value, shapes.Evaluation, mend, "an evaluation")
+        value = read_sealed(path, EVALUATION, "an evaluation", "held_out", mend)
         name = path.stem
         if of_several_runs:
             name = f"{path.absolute().parent.parent.name}/{name}"

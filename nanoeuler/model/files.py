@@ -150,7 +150,7 @@ def read_description(folder: Path) -> tuple[ModelConfig, dict[str, Any]]:
     """
     config, description = read_unsealed(folder)
     origin = origin_of(folder, description)
-    check_seal(folder / CONFIG, description, origin, required=True)
+    check_seal(folder / CONFIG, description, origin)
     return config, description
 
 

@@ -6,7 +6,7 @@ describes holds its own, the seal:
     write_json(path, seal({"version": 1, "step": 90}))
     check_seal(path, read_json(path), origin)
 
-Results without a seal, made by hand, are taken as they are; models and checkpoints are not.
+What a seal proves to be as its writer left it is not checked key by key.
 """
 
 import functools
@@ -25,6 +25,7 @@ from nanoeuler.storage.files import (
     atomic_write,
     canonical_json,
     read_bounded,
+    read_json,
     read_text,
     sha256_file,
     sha256_text,
@@ -82,16 +83,30 @@ def seal(content: Mapping[str, Any]) -> dict[str, Any]:
     return {**content, SEAL: seal_of(content)}
 
 
-def check_seal(
-    path: Path, content: Mapping[str, Any], origin: Origin, *, required: bool = False
-) -> None:
-    """Raise `UserError` for a JSON object from `path` whose seal is broken, or gone if `required`.
+def check_seal(path: Path, content: Mapping[str, Any], origin: Origin) -> None:
+    """Raise `UserError` for a JSON object from `path` whose seal is broken or gone.
 
     `content` may be a part of the file's.
     """
     expected = content.get(SEAL)
-    if (required or expected is not None) and expected != seal_of(content):
+    if expected != seal_of(content):
         raise origin.refusal(path, seal_of(content), expected)
+
+
+def read_sealed(path: Path, origin: Origin, what: str, key: str, mend: str) -> dict[str, Any]:
+    """The JSON object in `path`, which is as its writer sealed it, so that it has all its keys.
+
+    `what` says what it should be: "an evaluation"; all such have `key`, and `mend` says what to do
+    about another file. Raises `UserError` for one, and for an object that has changed.
+    """
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise UserError(f"{path}: not {what} (not a JSON object); {mend}")
+    for needed in (key, SEAL):
+        if needed not in value:
+            raise UserError(f"{path}: not {what} ({needed!r} is missing); {mend}")
+    check_seal(path, value, origin)
+    return value
 
 
 def seal_of(content: Mapping[str, Any]) -> str:

@@ -49,7 +49,6 @@ def sane(value: float) -> bool:
 
 
 Count = Annotated[int, Interval(ge=0, le=LARGEST_COUNT)]
-Positive = Annotated[int, Interval(ge=1, le=LARGEST_COUNT)]
 Amount = Annotated[float, Interval(ge=0, le=LARGEST_COUNT)]
 Number = Annotated[float, Interval(ge=-LARGEST_NUMBER, le=LARGEST_NUMBER)]
 Measured = Annotated[float, Predicate(sane)]

@@ -194,7 +194,7 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
         raise UserError(f"{folder / STATE}: not the state of a checkpoint; delete {folder}")
     remedy = f"delete {folder} and run the stage again, which resumes from the checkpoint before it"
     origin = Origin(f"the stage {content.get('stage')}", remedy)
-    check_seal(folder / STATE, content, origin, required=True)
+    check_seal(folder / STATE, content, origin)
     if WEIGHTS not in content["sha256"]:
         raise UserError(f"{folder / STATE}: lacks the sha256 of {WEIGHTS}; {remedy}")
     for name in {WEIGHTS, OPTIMIZER} & content["sha256"].keys():

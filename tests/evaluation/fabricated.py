@@ -57,13 +57,13 @@ def fabricate(
         write_metrics(folder / "pretrain" / "metrics.jsonl", pretraining_lines())
         write(
             folder / "evaluation" / "pretrain.json",
-            evaluation("pretrain", None, {"gutenberg": 1.734, "fineweb": 1.689}, 0.013, 0.04),
+            seal(evaluation("pretrain", None, {"gutenberg": 1.734, "fineweb": 1.689}, 0.013, 0.04)),
         )
     if "sft" in stages:
         write_metrics(folder / "sft" / "metrics.jsonl", tuning_lines("sft", 0.41, 0.9))
         write(
             folder / "evaluation" / "sft.json",
-            evaluation("sft", "alpaca", {"gutenberg": 1.912, "fineweb": 1.847}, 0.783, 0.973),
+            seal(evaluation("sft", "alpaca", {"gutenberg": 1.912, "fineweb": 1.847}, 0.783, 0.973)),
         )
     if "sft_scratch" in stages:
         write_metrics(
@@ -71,19 +71,17 @@ def fabricate(
         )
         write(
             folder / "evaluation" / "sft_scratch.json",
-            evaluation(
-                "sft_scratch",
-                "alpaca",
-                {"gutenberg": 5.101, "fineweb": 4.977},
-                score=0.247,
-                stopped=0.951,
+            seal(
+                evaluation(
+                    "sft_scratch", "alpaca", {"gutenberg": 5.101, "fineweb": 4.977}, 0.247, 0.951
+                )
             ),
         )
     if "dpo" in stages:
         write_metrics(folder / "dpo" / "metrics.jsonl", preference_lines())
         aligned = evaluation("dpo", "alpaca", {"gutenberg": 1.953, "fineweb": 1.901}, 0.777, 0.983)
         aligned["model_info"]["preferences"] = {"name": "farm", "licence": "CC BY-NC 4.0"}
-        write(folder / "evaluation" / "dpo.json", aligned)
+        write(folder / "evaluation" / "dpo.json", seal(aligned))
         pairs = {
             "version": 1,
             "name": "farm",
@@ -91,7 +89,7 @@ def fabricate(
             "validation": {"pairs": 87},
         }
         write(root / "data" / "preferences" / "farm" / "manifest.json", pairs)
-    write(folder / "gradients.json", gradients())
+    write(folder / "gradients.json", seal(gradients()))
     write(folder / "pipeline.json", pipeline(config))
     for rule, seconds in (
         ("build_corpus", 12.5),

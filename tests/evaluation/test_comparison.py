@@ -10,6 +10,7 @@ from fabricated import evaluation
 from nanoeuler.cli import main
 from nanoeuler.evaluation.replies import Reply, describe_replies, share_repeated
 from nanoeuler.evaluation.scores import score_rows
+from nanoeuler.storage.integrity import seal
 
 TASK = {
     "kind": "piqa",
@@ -39,7 +40,7 @@ def write(folder: Path, name: str, **changes) -> str:
         0.9,
     )
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{name}.json").write_text(json.dumps(stage | changes))
+    (folder / f"{name}.json").write_text(json.dumps(seal(stage | changes)))
     return str(folder / f"{name}.json")
 
 

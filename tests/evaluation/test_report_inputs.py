@@ -40,11 +40,15 @@ def test_a_folder_that_is_no_run_and_damaged_metrics_are_refused(tmp_path, capsy
             b'{"stage": "sft"}\n{"loss": 3}\n',
             r"metrics\.jsonl, line 2: not what its stage wrote \('step' is missing\)",
         ),
-        ("evaluation/sft.json", b"[]", r"sft\.json: not a JSON object"),
+        ("evaluation/sft.json", b"[]", r"sft\.json: not an evaluation \(not a JSON object"),
         ("evaluation/sft.json", b"{}", r"sft\.json: not an evaluation"),
         ("evaluation/sft.json", b'{"held_out": 5}', r"sft\.json: not an evaluation"),
         ("evaluation/notes.json", b'{"a": 1}', r"notes\.json: not an evaluation"),
-        ("pipeline.json", b"[1]", r"pipeline\.json: not a JSON object"),
+        (
+            "pipeline.json",
+            b"[1]",
+            r"pipeline\.json: not what the workflow wrote \(not a JSON",
+        ),
         ("plan.json", b'{"stages": 3}', r"plan\.json: not what its stage wrote"),
         ("gradients.json", b"{}", r"gradients\.json: not a check of gradients"),
         *(
@@ -88,11 +92,17 @@ def test_files_of_another_shape_are_refused_in_a_sentence(tmp_path, file, conten
         ("sft/metrics.jsonl", '"records": 2412', '"records": ' + "9" * 400, "'records' cannot be"),
         ("logs/build_corpus.times.jsonl", "12.5", "NaN", "'seconds' cannot be nan"),
         ("logs/build_corpus.times.jsonl", "12.5", "[" * 100_000, "nested too deeply"),
-        ("gradients.json", '"limit": 1e-05', '"": 0', "'engine.limit' is missing"),
-        ("evaluation/sft.json", '"text": "The', r'"text": "\ud800', "half a character"),
-        ("evaluation/sft.json", '"norm": [{', '"norm": [{"mean": 1e99}, {', "'trajectory.norm.0."),
+        ("gradients.json", '"limit": 1e-05', '"": 0', "not those that `nanoeuler check` wrote"),
+        *(
+            ("evaluation/sft.json", *change, "not those that `nanoeuler evaluate` wrote")
+            for change in (
+                ('"text": "The', r'"text": "\ud800'),
+                ('"norm": [{', '"norm": [{"mean": 1e99}, {'),
+                ('"window": 128', '"window": null'),
+            )
+        ),
         ("pipeline.json", '"jobs": 3', '"jobs": null', "not those that the workflow wrote"),
-        ("pipeline.json", '"seal"', '"mark"', "not those that the workflow wrote"),
+        ("pipeline.json", '"seal"', '"mark"', "not what the workflow wrote ('seal' is missing)"),
         (
             CORPUS,
             '"documents": 93',

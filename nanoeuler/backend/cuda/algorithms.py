@@ -29,7 +29,7 @@ def read_algorithms(path: Path) -> dict[str, str]:
     if not isinstance(content, dict):
         return none_of(path, "it is no JSON object")
     try:
-        check_seal(path, content, Origin("an earlier run", "it is written again"), required=True)
+        check_seal(path, content, Origin("an earlier run", "it is written again"))
         return check_algorithms({key: content[key] for key in content if key != SEAL}, path)
     except UserError as error:
         return none_of(path, str(error))

@@ -13,7 +13,7 @@ from nanoeuler.evaluation import shapes
 from nanoeuler.evaluation.comparison import EVALUATION
 from nanoeuler.model.files import CONFIG, TOKENIZER, WEIGHTS, previous, read_description, usable
 from nanoeuler.storage.files import read_json
-from nanoeuler.storage.integrity import Origin, check_seal
+from nanoeuler.storage.integrity import Origin, read_sealed
 from nanoeuler.storage.shape import check_shape, read_lines
 from nanoeuler.storage.timing import read_times
 
@@ -230,28 +230,23 @@ def bytes_in(places: Iterable[Path]) -> int:
     return sum(file.stat().st_size for file in files)
 
 
-def read_result(
-    path: Path, shape: Any, origin: Origin | None = None, what: str = ""
-) -> Json | None:
-    """The JSON that a stage wrote, or None without such a file. `origin` names a sealed file's
-    writer.
-    """
+def read_result(path: Path, shape: Any) -> Json | None:
+    """The JSON that a stage wrote, or None without such a file."""
     if not path.is_file():
         return None
     value = read_json(path)
-    mend = origin.remedy if origin else MEND
     if not isinstance(value, dict):
-        raise UserError(f"{path}: not a JSON object; {mend}")
-    if origin:
-        check_seal(path, value, origin)
-    check_shape(path, value, shape, mend, what)
+        raise UserError(f"{path}: not a JSON object; {MEND}")
+    check_shape(path, value, shape, MEND)
     return value
 
 
 def read_gradients(path: Path) -> Json | None:
     """The gradient check of a run, if there is one."""
     origin = Origin("`nanoeuler check`", "delete it, or let `nanoeuler check` write it again")
-    return read_result(path, shapes.Gradients, origin, "a check of gradients")
+    if not path.is_file():
+        return None
+    return read_sealed(path, origin, "a check of gradients", "rows", origin.remedy)
 
 
 def read_pipeline(folder: Path) -> Json | None:
@@ -259,11 +254,7 @@ def read_pipeline(folder: Path) -> Json | None:
     path = folder / "pipeline.json"
     if not path.is_file():
         return None
-    pipeline = read_json(path)
-    if not isinstance(pipeline, dict):
-        raise UserError(f"{path}: not a JSON object; {WORKFLOW.remedy}")
-    check_seal(path, pipeline, WORKFLOW, required=True)
-    return pipeline
+    return read_sealed(path, WORKFLOW, "what the workflow wrote", "rules", WORKFLOW.remedy)
 
 
 def kept_configuration(folder: Path) -> Json:
@@ -274,13 +265,14 @@ def kept_configuration(folder: Path) -> Json:
 
 def read_stage(folder: Path, name: str) -> Stage:
     path = folder / "evaluation" / f"{name}.json"
-    evaluation = read_result(path, shapes.Evaluation, EVALUATION, "an evaluation")
-    stage = Stage(name, evaluation=evaluation)
+    stage = Stage(name)
+    if path.is_file():
+        remedy = EVALUATION.remedy
+        stage.evaluation = read_sealed(path, EVALUATION, "an evaluation", "held_out", remedy)
     made = folder / name / "model"
     model = usable(made)
     if (model / CONFIG).is_file():
         description = read_description(model)[1]
-        check_shape(model / CONFIG, description, shapes.ModelDescription, MEND)
         stage.again = model != made
         if (model / WEIGHTS).is_file() and (model / TOKENIZER).is_file():
             stage.model = model
