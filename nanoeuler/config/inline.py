@@ -1,6 +1,5 @@
 """A configuration on a command line: JSON of the sections that the command reads, resolved."""
 
-from collections.abc import Mapping
 from dataclasses import make_dataclass
 from typing import Any
 
@@ -16,7 +15,7 @@ from nanoeuler.config.validation import (
 )
 from nanoeuler.errors import UserError
 from nanoeuler.storage.files import parse_json
-from nanoeuler.storage.shape import Place, describe
+from nanoeuler.storage.shape import describe
 
 RESOLVED = make_dataclass(
     "Resolved",
@@ -45,25 +44,20 @@ def read_inline(text: str) -> dict[str, Any]:
     """Parse the configuration, of which sections and keys may be missing. Raises `UserError` unless
     it is JSON whose values have the types that the sections declare."""
     values = parse_inline(text)
-    if (wrong := misfit_of(values)) is not None:
+    found = mistakes(values, RESOLVED)
+    wrong = [place for kind, place in found if kind not in (MISSING_KEY, UNKNOWN_KEY, *RANGES)]
+    wrong += huge_numbers({name: value for name, value in values.items() if name != "model"})
+    if wrong:
         raise UserError(
-            f"--config is inline JSON whose {describe(values, wrong)}; correct it, or give the "
+            f"--config is inline JSON whose {describe(values, wrong[0])}; correct it, or give the "
             "path of a YAML file"
         )
-    for kind, place in mistakes(values, RESOLVED):
+    for kind, place in found:
         if kind == UNKNOWN_KEY:
             in_sources = place[0] == "sources" and len(place) > 1
             schema = read_schema(Sources if in_sources else Configuration)
             raise UserError(explain(kind, place[in_sources:], values, schema, {}, "--config"))
     return values
-
-
-def misfit_of(values: Mapping[str, Any]) -> Place | None:
-    """The place of the first value of a configuration that has another type than is declared."""
-    passed_over = (MISSING_KEY, UNKNOWN_KEY, *RANGES)
-    wrong = [place for kind, place in mistakes(values, RESOLVED) if kind not in passed_over]
-    known = {name: value for name, value in values.items() if name != "model"}
-    return next(iter(wrong), next(huge_numbers(known), None))
 
 
 def parse_inline(text: str) -> dict[str, Any]:
