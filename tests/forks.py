@@ -7,6 +7,7 @@ data. All that a start depends on is the fork's own: folder, environment, `sys.p
 output. Its parent is a fork, too, which tells how it ended.
 """
 
+import atexit
 import functools
 import gc
 import json
@@ -29,6 +30,8 @@ from tests.waiting import CEILING
 ROOT = Path(__file__).parents[1]
 NUMBER = struct.Struct("i")
 """What a fork's parent sends: its process id, and in the end its exit status."""
+ENDED: list[int] = []
+"""In a fork, the status that it has ended with."""
 
 
 def import_numba() -> None:
@@ -179,13 +182,27 @@ def report(
         for number, path in enumerate([os.open(os.devnull, os.O_RDWR), output, errors]):
             os.dup2(path, number)
         os.closerange(3, 64)  # of the process that forks
-        become(*start)
+        try:
+            become(*start)
+            ENDED.append(0)
+        except SystemExit as end:
+            if end.code is None or isinstance(end.code, int):
+                ENDED.append(end.code or 0)
+            raise
         return
     os.close(errors)
     os.write(reports, NUMBER.pack(child))
     _, status = os.waitpid(child, 0)
     with suppress(BrokenPipeError):
         os.write(reports, NUMBER.pack(os.waitstatus_to_exitcode(status)))
+
+
+def leave() -> None:
+    """End a fork that has ended well by itself: to take apart what it was given takes 0.1 s."""
+    if ENDED:
+        with suppress(OSError, ValueError):  # nobody reads
+            sys.stdout.flush()
+        os._exit(ENDED[0])
 
 
 def become(arguments: list[str], folder: str, environment: dict[str, str]) -> None:
@@ -203,5 +220,6 @@ def become(arguments: list[str], folder: str, environment: dict[str, str]) -> No
 
 
 if __name__ == "__main__":
+    atexit.register(leave)  # first, to be called last
     globals()[sys.argv[1]]()
     serve(socket.socket(fileno=int(sys.argv[2])))
