@@ -2,8 +2,8 @@
 
 `load` returns the resolved configuration as nested dictionaries, which can be handed on as JSON.
 `settings` and `sources` declare its sections; `settings.Sft.read(config["sft"])` builds one.
-`stages` declares the stages of training. `paths.Paths` names every file of a run. `rules` says which
-part of the configuration makes a rule of the workflow run again.
+`stages` declares the stages of training. `paths.Paths` names every file of a run. `rules` says
+which part of the configuration makes a rule of the workflow run again.
 """
 
 from collections.abc import Iterable
