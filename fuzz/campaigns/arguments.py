@@ -12,6 +12,7 @@ from fuzz.campaigns.base import BrokenPromise, Campaign, command
 from fuzz.material import CONFIG, ROOT
 from fuzz.mutation import Mutator
 from nanoeuler.cli import build_parser
+from nanoeuler.cli.parser import Parser
 
 LEFT_OUT = {
     "train": "starts a run of minutes",
@@ -129,6 +130,8 @@ Stage = tuple[tuple[str, ...], list[argparse.Action]]
 
 def stages(parser: argparse.ArgumentParser) -> Iterator[Stage]:
     """Yield every subcommand that is tried."""
+    if isinstance(parser, Parser):
+        parser.complete()
     inner = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
     for action in inner:
         for name, sub in action.choices.items():

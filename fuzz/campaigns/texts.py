@@ -9,9 +9,10 @@ from pathlib import Path
 
 from fuzz.campaigns.base import LARGEST_FILE, BrokenPromise, Campaign
 from fuzz.mutation import Mutator
-from nanoeuler.corpus.document_sources import OwnText, choose_sources
+from nanoeuler.corpus.document_sources import OwnText
 from nanoeuler.corpus.gutenberg import clean
 from nanoeuler.corpus.hard_lines import join_lines
+from nanoeuler.corpus.sources.choosing import choose_readers
 from nanoeuler.corpus.text_files import read_documents
 
 PIECES = (
@@ -73,7 +74,7 @@ class Texts(Campaign):
         file.write_bytes(packed[:LARGEST_FILE])
         began = time.process_time()
         try:
-            (source,) = choose_sources([str(file.parent)], [], [], [], {})
+            (source,) = choose_readers([str(file.parent)])
             assert isinstance(source, OwnText)
             size = sum(len(text) for _, text in source.read())
             if kind == ".txt" and size < 1_000_000:

@@ -168,9 +168,9 @@ def checked_forms(options: argparse.Namespace) -> "list[Form]":
     """The engine at hand, with each of the models whose form is checked."""
     from nanoeuler.backend import make_backend
     from nanoeuler.config import load
-    from nanoeuler.config.section import required_fields
     from nanoeuler.config.settings import Pretrain, Training
     from nanoeuler.model.config import ModelConfig
+    from nanoeuler.storage.section import required_fields
     from nanoeuler.training.check_form import ADAMW
     from nanoeuler.training.optimizer.choice import optimizer_of
     from nanoeuler.training.optimizer.muon import Muon

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from nanoeuler.cli.options import finish
+from nanoeuler.cli.parser import Parser
 
 SHELLS = ("bash", "zsh")
 FOR_ZSH = """\
@@ -76,6 +77,8 @@ def commands(
     parser: argparse.ArgumentParser, name: str = ""
 ) -> Iterator[tuple[str, argparse.ArgumentParser]]:
     """The parser and those of its subcommands, by their names: "", "chat", "gutenberg fetch"."""
+    if isinstance(parser, Parser):
+        parser.complete()
     yield name, parser
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):

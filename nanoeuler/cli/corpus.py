@@ -2,9 +2,12 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nanoeuler.cli.options import add_config, add_path, add_threads, finish
+
+if TYPE_CHECKING:
+    from nanoeuler.corpus.sources.source import TextSource
 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
@@ -20,15 +23,16 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         "assemble",
         help="put books, web pages and own text together into a corpus with held-out text",
     )
+    parser.add_later(add_assemble)
+
+
+def add_assemble(parser: argparse.ArgumentParser) -> None:
+    """Add what `assemble` takes: the files of each source, and how to go about them."""
+    from nanoeuler.corpus.sources.registry import ALL_TEXTS
+
     add_config(parser, "the section corpus")
-    add_files(parser, "--books", "TXT", "cleaned books, each with its record (.json) beside it")
-    add_files(parser, "--fineweb", "TXT", "extracted web pages, each file with its index beside it")
-    add_files(
-        parser,
-        "--own",
-        "PATH",
-        "own text files, folders or globs, where corpus.sources names none",
-    )
+    for source in ALL_TEXTS:
+        add_files(parser, source.option.flag, source.option.metavar, source.option.meaning)
     add_files(
         parser,
         "--kept-out",
@@ -59,7 +63,9 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     finish(parser, run_assemble)
 
 
-def add_files(parser: argparse.ArgumentParser, flag: str, metavar: str, meaning: str) -> None:
+def add_files(
+    parser: argparse.ArgumentParser, flag: str, metavar: str | None, meaning: str
+) -> None:
     parser.add_argument(flag, nargs="*", default=[], metavar=metavar, help=meaning)
 
 
@@ -76,15 +82,18 @@ def run_sample(options: argparse.Namespace) -> None:
 
 def run_assemble(options: argparse.Namespace) -> None:
     from nanoeuler.config import load
-    from nanoeuler.config.corpus_settings import Corpus, Deduplicate
+    from nanoeuler.config.corpus_settings import Corpus
     from nanoeuler.corpus import groups
     from nanoeuler.corpus.assemble import Cleaning, assemble
-    from nanoeuler.corpus.document_sources import choose_sources
+    from nanoeuler.corpus.sources.choosing import choose_readers
+    from nanoeuler.corpus.sources.fineweb import SOURCE as FINEWEB
+    from nanoeuler.corpus.sources.own_text import OWN_TEXT
+    from nanoeuler.corpus.sources.registry import NAMED
 
     config = load(options.config)
     section = config.get("corpus", {})
     settings = Corpus.read(section)
-    duplicates = {"web": Deduplicate.web} | section.get("deduplicate", {})
+    duplicates = {FINEWEB.kind: FINEWEB.repetitions[1]} | section.get("deduplicate", {})
     duplicates.pop("threshold", None)
     cleaning = Cleaning(
         duplicates,
@@ -94,19 +103,13 @@ def run_assemble(options: argparse.Namespace) -> None:
     )
     output, share, threads = options.output, settings.validation_share, options.threads
     if options.step in ("compare", "write"):
-        return run_group(options, cleaning.duplicates["web"])
+        return run_group(options, cleaning.duplicates[FINEWEB.kind])
     name = settings.name or output.name
     if options.step == "finish":
         return tell(groups.finish_corpus(output, name, share, cleaning))
-    sources = choose_sources(
-        section.get("sources", []),  # without the key, the sources are the files that are given
-        options.books,
-        options.fineweb,
-        options.own,
-        licences(config.get("sources")),
-        options.group_files,
-        settings.join_lines,
-    )
+    files = {source.name: files_of(source, options) for source in NAMED}
+    own = files_of(OWN_TEXT, options)
+    sources = choose_readers(own, files, config, options.group_files)
     if options.step == "hold_out":
         return groups.hold_out(output, sources, share, cleaning, threads)
     if options.step == "choose":
@@ -147,13 +150,10 @@ def run_group(options: argparse.Namespace, mode: str) -> None:
         groups.write_group(options.output, pages, options.group, options.threads)
 
 
-def licences(sources: object) -> dict[str, str]:
-    """The licence of each collection in the sources, where it has one."""
-    return {
-        name: content["licence"]
-        for name, content in (sources.items() if isinstance(sources, dict) else ())
-        if isinstance(content, dict) and "licence" in content
-    }
+def files_of(source: "TextSource", options: argparse.Namespace) -> list[str]:
+    """The files of a source that are given."""
+    given: list[str] = getattr(options, source.option.name)
+    return given
 
 
 def evaluation_set(path: Path) -> tuple[str, Path]:

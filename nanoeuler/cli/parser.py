@@ -1,7 +1,7 @@
 """A command-line parser that refuses in one sentence, with the name that was probably meant."""
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 from nanoeuler.errors import UserError, nearest
@@ -16,6 +16,22 @@ class UsageError(UserError):
 
 class Parser(argparse.ArgumentParser):
     """The parser of the command or of a subcommand. Raises `UsageError` instead of exiting."""
+
+    later: Callable[[argparse.ArgumentParser], None] | None = None
+
+    def add_later(self, add: Callable[[argparse.ArgumentParser], None]) -> None:
+        """Let `add` add the arguments when they are needed: it has to import what they mean."""
+        self.later = add
+
+    def complete(self) -> None:
+        """Add the arguments that come later."""
+        add, self.later = self.later, None
+        if add:
+            add(self)
+
+    def parse_known_args(self, *given: Any, **named: Any) -> Any:
+        self.complete()
+        return super().parse_known_args(*given, **named)
 
     def read(self, arguments: Sequence[str] | None) -> argparse.Namespace:
         """Parse; an argument that is left over is refused by the subcommand that was given it."""

@@ -4,15 +4,16 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, MinLen
 
-from nanoeuler.config.section import (
+from nanoeuler.corpus.sources.registry import ALL_TEXTS, NAMED
+from nanoeuler.storage.names import Name
+from nanoeuler.storage.section import (
     EachOnce,
-    Reruns,
     Section,
     key,
     section,
     subsection,
+    with_keys,
 )
-from nanoeuler.storage.names import Name
 
 Deduplication = Literal["near", "exact", "none"]
 
@@ -34,12 +35,15 @@ class Sample(Section):
 
 
 @section
+@with_keys(
+    {
+        source.kind: (Deduplication, key(source.repetitions[0], default=source.repetitions[1]))
+        for source in ALL_TEXTS
+    }
+)
 class Deduplicate(Section):
     """Which repetitions are dropped from each kind of source."""
 
-    web: Deduplication = key("in web pages, across all shards", default="near")
-    books: Deduplication = key("in books", default="none")
-    own_text: Deduplication = key("in your own text, each path for itself", default="none")
     threshold: float = key(
         "how alike near-duplicates are at least: of all runs of five words in two documents, the "
         "share that is in both",
@@ -47,29 +51,6 @@ class Deduplicate(Section):
         ge=0.5,
         le=1,
     )
-
-
-@section
-class Fineweb(Section):
-    """The part of each FineWeb-Edu shard that is taken."""
-
-    shards: int = key(
-        "number of shards, counted from the first in the sources file",
-        default=1,
-        ge=1,
-        reruns=Reruns.NEVER,
-    )
-    max_bytes_per_shard: int = key(
-        "UTF-8 bytes of text to take from a shard; only the parts of the file that hold them are "
-        "downloaded",
-        default=1_000_000_000,
-        ge=1,
-    )
-    min_score: int = key("lowest educational score (0 to 5) of a page", default=3, ge=0, le=5)
-    language: str = key("language of a page as the data set labels it", default="en", min_length=2)
-    min_language_score: float = key("lowest certainty of that label", default=0.65, ge=0, le=1)
-    min_characters: int = key("length of the shortest page", default=200, ge=1)
-    max_characters: int = key("length of the longest page", default=100_000, ge=1)
 
 
 @section
@@ -89,6 +70,13 @@ class OwnTextSource(Section):
 
 
 @section
+@with_keys(
+    {
+        source.name: (source.settings, subsection(source.settings, source.settings_meaning))
+        for source in ALL_TEXTS
+        if source.settings
+    }
+)
 class Corpus(Section):
     """The text to learn from."""
 
@@ -98,9 +86,9 @@ class Corpus(Section):
         default=None,
     )
     sources: Annotated[list[Annotated[str, MinLen(1)] | OwnTextSource], EachOnce()] = key(
-        "gutenberg, fineweb, and any number of text files, folders or globs of your own; "
-        "{path: …, encoding: …, separator: …} says how the files are read: in the encoding, each "
-        "parted into documents at lines that are the separator",
+        f"{', '.join(source.name for source in NAMED)}, and any number of text files, folders or "
+        "globs of your own; {path: …, encoding: …, separator: …} says how the files are "
+        "read: in the encoding, each parted into documents at lines that are the separator",
         default=["gutenberg", "fineweb"],
         min_length=1,
     )
@@ -130,7 +118,6 @@ class Corpus(Section):
         "your own text may quote your own held-out text",
         default=True,
     )
-    fineweb: Fineweb = subsection(Fineweb, "the part of each FineWeb-Edu shard that is taken")
 
 
 @section

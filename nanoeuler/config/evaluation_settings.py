@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from annotated_types import MinLen
 
-from nanoeuler.config.section import Section, key, section
 from nanoeuler.storage.names import Name
+from nanoeuler.storage.section import Section, key, section
 
 TaskKind = Literal[
     "hellaswag", "arc_easy", "arc_challenge", "piqa", "winogrande", "blimp", "lambada", None

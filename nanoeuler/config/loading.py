@@ -5,7 +5,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from nanoeuler import shipped
 from nanoeuler.config.settings import Configuration
@@ -13,7 +13,9 @@ from nanoeuler.config.sources import Sources
 from nanoeuler.config.stages import BY_SECTION, RECORD_STAGES, parent_of
 from nanoeuler.config.validation import check, locate
 from nanoeuler.config.yaml_file import Key, read_keys, read_yaml
-from nanoeuler.corpus.own_text import TextSource, find_files
+from nanoeuler.corpus.sources import DATA_SETS, TEXTS, is_named
+from nanoeuler.corpus.sources.registry import SOURCES
+from nanoeuler.corpus.sources.source import Place
 from nanoeuler.errors import LONGEST_PATH, UserError, brief
 from nanoeuler.model.config import ModelConfig, is_whole_number
 from nanoeuler.model.depth import check_growth
@@ -114,8 +116,7 @@ def find_inputs(config: Config, find: Callable[[str | None], str | None]) -> Non
     """Put in where the files and folders are that the sections name."""
     corpus, sources = config["corpus"], config["sources"]
     corpus["sources"] = [
-        find_text(entry, find) if entry not in ("gutenberg", "fineweb") else entry
-        for entry in corpus["sources"]
+        entry if is_named(entry) else find_text(entry, find) for entry in corpus["sources"]
     ]
     for kind, stage in RECORD_STAGES.items():
         if config[stage.section][kind] not in sources.get(kind, {}):
@@ -152,7 +153,7 @@ def read_sources(file: str | None, data_dir: str, where: str) -> Config:
         )
     content, locations = read_yaml(file)
     sources = check(content or {}, Sources, locations, file)
-    for kind in (*RECORD_STAGES, "questions", "tasks"):
+    for kind in DATA_SETS:
         for name in sources.get(kind) or {}:
             if not is_name(name):
                 raise UserError(
@@ -205,7 +206,7 @@ def resolve_model(config: Config, locations: Mapping[Key, str], source: str) -> 
             )
 
 
-class Consistency:
+class Consistency(Place):
     """Checks that the sections of a configuration fit each other and the sources file."""
 
     def __init__(self, config: Config, locations: Mapping[Key, str], source: str):
@@ -217,19 +218,13 @@ class Consistency:
         self.corpus["name"] = self.corpus["name"] or self.config["run"]
         self.check_folders()
         self.check_corpus_sources()
-        self.check_books()
-        self.check_web_pages()
-        self.check_data_sets()
-        self.check_questions()
-        self.check_tasks()
+        for source in SOURCES:
+            source.check(self.config, self)
         self.check_batches()
         self.check_growth()
 
     def where(self, key: Key) -> str:
         return locate(key, self.locations, self.source)
-
-    def refuse(self, key: Key, problem: str) -> NoReturn:
-        raise UserError(f"{self.where(key)}: {'.'.join(map(str, key))} {problem}")
 
     def check_folders(self) -> None:
         """To Snakemake, braces in an output are a wildcard; to a command, a dash is an option."""
@@ -244,91 +239,12 @@ class Consistency:
 
     def check_corpus_sources(self) -> None:
         entries = self.corpus["sources"]
-        for name in ("gutenberg", "fineweb"):
+        for name in TEXTS:
             if name in entries and name not in self.sources:
                 there = f"which the sources file does not describe; add a {name} section there"
                 if not self.sources:
                     there = "but no sources file is named; write `sources: config/sources.yaml`"
                 self.refuse(("corpus", "sources"), f"takes {name}, {there} or take it out here")
-        for number, entry in enumerate(entries):
-            if entry in ("gutenberg", "fineweb"):
-                continue
-            key: Key = ("corpus", "sources", number)
-            source = TextSource.of(entry)
-            try:
-                find_files(source.path)
-                "".encode(source.reading.encoding or "utf-8")
-            except UserError as error:
-                raise UserError(f"{self.where(key)}: {error}") from error
-            except LookupError:
-                self.refuse(
-                    key,
-                    f"names the encoding {brief(str(source.reading.encoding))}, which Python does "
-                    "not know; write a name like utf-8, cp1251 or gb18030",
-                )
-
-    def check_books(self) -> None:
-        if self.corpus["books"] == "all" or "gutenberg" not in self.corpus["sources"]:
-            return
-        listed = {book["id"] for book in self.sources["gutenberg"]["books"]}
-        if unknown := [book for book in self.corpus["books"] if book not in listed]:
-            self.refuse(
-                ("corpus", "books"),
-                f"names book {unknown[0]}, which the sources file does not list; "
-                "add it there under gutenberg.books",
-            )
-
-    def check_web_pages(self) -> None:
-        filters = self.corpus["fineweb"]
-        listed = len(self.sources["fineweb"]["shards"]) if "fineweb" in self.sources else 0
-        if "fineweb" in self.corpus["sources"] and filters["shards"] > listed:
-            self.refuse(
-                ("corpus", "fineweb", "shards"),
-                f"is {filters['shards']}, but the sources file lists {listed}; add shards there",
-            )
-        if filters["min_characters"] > filters["max_characters"]:
-            self.refuse(
-                ("corpus", "fineweb", "min_characters"),
-                "is above max_characters, so that no page would be left; exchange them",
-            )
-
-    def check_data_sets(self) -> None:
-        for kind, stage in RECORD_STAGES.items():
-            name, known = self.config[stage.section][kind], self.sources.get(kind, {})
-            if stage.is_part_of(self.config) and name not in known and not os.path.isfile(name):
-                self.refuse(
-                    (stage.section, kind),
-                    f"is {brief(name, LONGEST_PATH)}, neither a name in the sources file "
-                    f"(there: {', '.join(known) or 'none'}) nor a file; correct it",
-                )
-
-    def check_questions(self) -> None:
-        name, known = self.config["evaluate"]["questions"], self.sources.get("questions", {})
-        if name is not None and name not in known:
-            self.refuse(
-                ("evaluate", "questions"),
-                f"is {brief(name)}, which the sources file does not have "
-                f"(there: {', '.join(known) or 'none'}); correct it or set null",
-            )
-
-    def check_tasks(self) -> None:
-        if not (tasks := self.config["evaluate"]["tasks"]):
-            return
-        from nanoeuler.corpus.tasks import complete_task  # loads an HTTP client
-
-        listed, names = self.sources.get("tasks", {}), set()
-        for number, task in enumerate(tasks):
-            key = ("evaluate", "tasks", number)
-            if task["name"] in names:
-                self.refuse(
-                    key,
-                    f"is the second one named {task['name']}; give it another name, and its kind",
-                )
-            names.add(task["name"])
-            try:
-                complete_task(task, listed)
-            except UserError as error:
-                raise UserError(f"{self.where(key)}: evaluate.tasks: {error}") from error
 
     def check_batches(self) -> None:
         """A batch must hold a row."""

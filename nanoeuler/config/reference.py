@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from dataclasses import Field, fields
 from typing import Any
 
-from nanoeuler.config.section import Section, is_required, section_type
 from nanoeuler.config.settings import Configuration, Training
 from nanoeuler.config.stages import STAGES
+from nanoeuler.storage.section import Section, is_required, section_type
 
 
 def reference() -> dict[str, str]:

@@ -7,11 +7,12 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nanoeuler.config.section import Reruns, Section, section_type
 from nanoeuler.config.settings import Configuration
 from nanoeuler.config.sources import Sources
 from nanoeuler.config.stages import BY_SECTION, RECORD_STAGES
+from nanoeuler.corpus.sources.registry import NAMED, STEPS
 from nanoeuler.storage.files import canonical_json
+from nanoeuler.storage.section import Reruns, Section, section_type
 
 Config = Mapping[str, Any]
 
@@ -43,31 +44,14 @@ CHECKED_SETTINGS = (
 FIT_SETTINGS = ("enabled", "init_from", "template", "context", "minimum_fit_share")
 """Keys of a stage that decide how much of its records the context holds."""
 
-BOOKS = "sources.gutenberg"
-PAGES = "sources.fineweb"
-
 RULES = {
     "write_sample": Rule(("sample",)),
-    "fetch_book": Rule((f"{BOOKS}.collection", f"{BOOKS}.mirror", f"{BOOKS}.delay_seconds")),
-    "clean_book": Rule(()),
-    "extract_fineweb": Rule(
-        ("corpus.fineweb", f"{PAGES}.collection", f"{PAGES}.revision", f"{PAGES}.shards")
-    ),
-    **{
-        f"fetch_{kind}": Rule(
-            (
-                *(f"{stage.section}.{kind}", f"{stage.section}.validation_share"),
-                f"sources.{kind}.{{{stage.section}.{kind}}}",
-            )
-        )
-        for kind, stage in RECORD_STAGES.items()
-    },
-    "fetch_questions": Rule(("evaluate.questions", "sources.questions.{evaluate.questions}")),
-    "fetch_task": Rule(()),
+    **{step.rule: Rule(tuple(step.reads), step.revision) for step in STEPS.values()},
     "build_corpus": Rule(
         (
             *("corpus.name", "corpus.sources", "corpus.validation_share", "corpus.deduplicate"),
-            *("corpus.decontaminate", "corpus.join_lines", f"{BOOKS}.licence", f"{PAGES}.licence"),
+            *("corpus.decontaminate", "corpus.join_lines"),
+            *(f"sources.{source.name}.licence" for source in NAMED),
         ),
     ),
     "learn_bpe": Rule(("tokenizer",)),

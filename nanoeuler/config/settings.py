@@ -12,14 +12,14 @@ from annotated_types import Ge
 
 from nanoeuler.config.corpus_settings import Corpus, Sample, Tokenizer
 from nanoeuler.config.evaluation_settings import Evaluate
-from nanoeuler.config.section import (
+from nanoeuler.storage.names import Name
+from nanoeuler.storage.section import (
     Reruns,
     Section,
     key,
     section,
     subsection,
 )
-from nanoeuler.storage.names import Name
 
 Keep = Literal["final", "best"]
 

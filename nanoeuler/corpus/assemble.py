@@ -25,7 +25,7 @@ from nanoeuler import log
 from nanoeuler.corpus.batches import Batch, ordered_map
 from nanoeuler.corpus.cleaning import Cleaning, look_at
 from nanoeuler.corpus.contamination import GRAM
-from nanoeuler.corpus.document_sources import Source
+from nanoeuler.corpus.document_sources import Reader
 from nanoeuler.corpus.split import check_share
 from nanoeuler.corpus.survey import COPY, HELD_OUT, NEAR_COPY, QUOTING, TRAIN, Part, Survey
 from nanoeuler.errors import UserError
@@ -40,7 +40,7 @@ NOTHING = Cleaning()
 def assemble(
     output: str | Path,
     name: str,
-    sources: Sequence[Source],
+    sources: Sequence[Reader],
     validation_share: float,
     cleaning: Cleaning = NOTHING,
     threads: int = 1,

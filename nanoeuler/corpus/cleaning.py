@@ -24,7 +24,7 @@ from nanoeuler.corpus.contamination import (
     hash_runs,
     read_evaluation_set,
 )
-from nanoeuler.corpus.document_sources import OWN_TEXT, Source
+from nanoeuler.corpus.document_sources import OWN_TEXT, Reader
 from nanoeuler.corpus.minhash import HASHES
 from nanoeuler.corpus.near_duplicates import NearDuplicates
 from nanoeuler.corpus.split import choose_stretches
@@ -286,7 +286,7 @@ class Findings:
         return told, quotations.ignored
 
 
-def look_at(sources: Sequence[Source], share: float, cleaning: Cleaning, threads: int) -> Findings:
+def look_at(sources: Sequence[Reader], share: float, cleaning: Cleaning, threads: int) -> Findings:
     """Decide by hashes what is held out and what is a copy, and read the held-out text."""
     modes = [cleaning.duplicates.get(source.kind, "none") for source in sources]
     surveys = [

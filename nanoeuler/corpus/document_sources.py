@@ -7,8 +7,7 @@ every later reading is compared with the first one: a file that has changed is r
 """
 
 import hashlib
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +20,6 @@ from nanoeuler.corpus import batches
 from nanoeuler.corpus.batches import Batch
 from nanoeuler.corpus.extracted_pages import count_pages, read_index, read_pages
 from nanoeuler.corpus.hard_lines import join_lines
-from nanoeuler.corpus.own_text import TextSource, find, slug
 from nanoeuler.corpus.packed_files import UnfitText
 from nanoeuler.corpus.split import position, title_key
 from nanoeuler.corpus.text_files import USUAL, Reading, read_parts
@@ -29,7 +27,6 @@ from nanoeuler.corpus.unicode_forms import comparable
 from nanoeuler.errors import UserError
 from nanoeuler.storage.files import explain_os_errors, read_json
 
-GUTENBERG, FINEWEB = "gutenberg", "fineweb"
 OWN_TEXT = "own_text"
 ESCAPE = "surrogateescape"  # a book's bytes come back as they were, if they are UTF-8 or not
 MOST_NAMED = 50  # files that cannot be read, in one error
@@ -78,7 +75,9 @@ def changed(file: Path) -> UserError:
     )
 
 
-class Source(Protocol):
+class Reader(Protocol):
+    """What reads the documents of a source."""
+
     name: str
     kind: str  # its key in corpus.deduplicate
     licence: str
@@ -92,7 +91,7 @@ class Source(Protocol):
 
     def outlines(self) -> Iterator[Callable[[], Outline]]: ...
 
-    def groups(self) -> Sequence[tuple["Source", int]]:
+    def groups(self) -> Sequence[tuple["Reader", int]]:
         """Return the groups of files that are written apart, and their numbers of documents.
 
         There are none where everything is written to one file.
@@ -111,7 +110,7 @@ class Books:
     paths: Sequence[Path]
     licence: str = ""
     join: bool = False
-    name: str = GUTENBERG
+    name: str = "gutenberg"
     kind: str = "books"
     left_out: dict[str, str] = field(default_factory=dict)
     keys: dict[Path, str] = field(default_factory=dict)
@@ -155,7 +154,7 @@ class Books:
     def outlines(self) -> Iterator[Callable[[], Outline]]:
         return (partial(outline_of, read) for read in self.batches())
 
-    def groups(self) -> Sequence[tuple[Source, int]]:
+    def groups(self) -> Sequence[tuple[Reader, int]]:
         return []
 
     def read(self, first: int, paths: Sequence[Path]) -> Batch:
@@ -172,7 +171,7 @@ class Books:
 
 @dataclass
 class WebPages:
-    """Web pages as the fineweb stage writes them (extracted_pages.py), by their files of texts.
+    """Web pages and other documents in the layout of extracted_pages.py, by their files of texts.
 
     The key of a page is the sha256 of its text. With `group`, the pages of so many files each are
     written apart.
@@ -180,7 +179,7 @@ class WebPages:
 
     paths: Sequence[Path]
     licence: str = ""
-    name: str = FINEWEB
+    name: str = "fineweb"
     kind: str = "web"
     left_out: dict[str, str] = field(default_factory=dict)
     group: int | None = None
@@ -190,7 +189,7 @@ class WebPages:
     def size(self) -> int:
         return sum(path.stat().st_size for path in self.paths if path.is_file())
 
-    def groups(self) -> Sequence[tuple[Source, int]]:
+    def groups(self) -> Sequence[tuple[Reader, int]]:
         if self.group is None or self.group >= len(self.paths):
             return []
         found = [
@@ -206,13 +205,13 @@ class WebPages:
     def batches(self) -> Iterator[Callable[[], Batch]]:
         for path, start, _, sizes in self.runs():
             offsets = start + np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
-            yield partial(read_pages, path, offsets)
+            yield partial(read_pages, path, offsets, self.name)
 
     def runs(self) -> Iterator[tuple[Path, int, np.ndarray, np.ndarray]]:
         """Yield the pages of each batch: file, offset in it, rows of the index, sizes."""
         number = 0
         for path in self.paths:
-            pages = read_index(path)
+            pages = read_index(path, self.name)
             self.require_stamp(path)
             require_seen(self.seen, number, identities_of(pages["sha256"].tobytes()), path)
             number += len(pages)
@@ -283,7 +282,7 @@ class OwnText:
     def outlines(self) -> Iterator[Callable[[], Outline]]:
         return (partial(outline_of, read) for read in self.batches())
 
-    def groups(self) -> Sequence[tuple[Source, int]]:
+    def groups(self) -> Sequence[tuple[Reader, int]]:
         return []
 
     def read(self) -> Iterator[tuple[str, bytes]]:
@@ -332,80 +331,3 @@ def all_unfit(problems: Sequence[str]) -> UserError:
     named = "\n  ".join(problems[:MOST_NAMED])
     more = f"\n  and {len(problems) - MOST_NAMED:,} more" if len(problems) > MOST_NAMED else ""
     return UserError(f"{len(problems):,} files cannot be read as text:\n  {named}{more}")
-
-
-def choose_sources(
-    named: Sequence[str | Mapping[str, Any]],
-    books: Sequence[str],
-    fineweb: Sequence[str],
-    own: Sequence[str],
-    licences: dict[str, str],
-    group: int | None = None,
-    join: bool = False,
-) -> list[Source]:
-    """Return the sources of a corpus, in the order of `named` (the config's `corpus.sources`).
-
-    If `named` has no own text, the paths in `own` come last. If it has some, `own` adds nothing,
-    since it may list the files of a folder in `named`. With nothing named, all that is given is
-    used, books first. A file belongs to the first source that finds it. `group` is that of
-    `WebPages`, and `join` that of `Books`. Raises `UserError` where the names do not match what is
-    given.
-    """
-    given = {GUTENBERG: bool(books), FINEWEB: bool(fineweb)}
-    readings = dict(map(TextSource.of, named))
-    paths = list(readings) or [name for name in given if given[name]]
-    for name, present in given.items():
-        if present and name not in paths:
-            raise UserError(
-                f"corpus.sources does not name {name}, but files of it were given; "
-                "add it there or leave them out"
-            )
-        if not present and name in paths:
-            raise UserError(
-                f"corpus.sources names {name}, but no files of it were given; "
-                f"give them with --{'books' if name == GUTENBERG else name}"
-            )
-    sources: list[Source] = []
-    names = set(given)
-    taken: set[str] = set()
-    own_is_named = any(name not in given for name in paths)
-    for entry in dict.fromkeys([*paths, *([] if own_is_named else own)]):
-        if entry == GUTENBERG:
-            sources.append(Books(unique_paths(books), licences.get(GUTENBERG, ""), join))
-        elif entry == FINEWEB:
-            sources.append(WebPages(unique_paths(fineweb), licences.get(FINEWEB, ""), group=group))
-        else:
-            found, notices = find(entry)
-            files = [file for file in found if os.path.realpath(file) not in taken]
-            if not files:
-                raise UserError(
-                    f"{entry}: all its files belong to sources named before it; "
-                    "take it out of corpus.sources"
-                )
-            taken.update(os.path.realpath(file) for file in files)
-            name, reading = unused(slug(entry), names), readings.get(entry, USUAL)
-            sources.append(OwnText(entry, files, name, notices, reading))
-    if not sources:
-        raise UserError(
-            "no text to build a corpus of; name gutenberg, fineweb or a path of your own in "
-            "corpus.sources"
-        )
-    for path in own:
-        if own_is_named and os.path.realpath(path) not in taken and path not in paths:
-            log.line("text", f"{path} was left out: corpus.sources names other files; add it there")
-    return sources
-
-
-def unique_paths(paths: Sequence[str]) -> list[Path]:
-    return [Path(path) for path in dict.fromkeys(paths)]
-
-
-def unused(name: str, names: set[str]) -> str:
-    """Return `name`, followed by a number if `names` has it already, and add it to `names`."""
-    candidate = name
-    number = 2
-    while candidate in names:
-        candidate = f"{name}-{number}"
-        number += 1
-    names.add(candidate)
-    return candidate

@@ -33,14 +33,14 @@ def count_pages(text: Path) -> int:
     return index_of(text).stat().st_size // PAGE.itemsize
 
 
-def read_index(text: Path) -> np.ndarray:
-    """Read the pages (PAGE) of the shard whose texts lie at `text`.
+def read_index(text: Path, stage: str) -> np.ndarray:
+    """Read the pages (PAGE) of the shard whose texts lie at `text`, as `stage` has written them.
 
     Raises `UserError` when a file is missing or the two do not belong together.
     """
     for path in (text, index_of(text)):
         if not path.is_file():
-            raise UserError(f"{path}: no such file; extract it first: nanoeuler fineweb")
+            raise UserError(f"{path}: no such file; extract it first: nanoeuler {stage}")
     size = text.stat().st_size
     raw = read_bounded(index_of(text), (size + 1) * PAGE.itemsize)  # pages are not empty
     pages = np.frombuffer(raw[: len(raw) - len(raw) % PAGE.itemsize], PAGE)
@@ -49,18 +49,18 @@ def read_index(text: Path) -> np.ndarray:
     if len(raw) % PAGE.itemsize or (ends[1:] < ends[:-1]).any() or last != size:
         raise UserError(
             f"{index_of(text)}: not the index of the {size:,} bytes in {text.name}; "
-            "delete both and run the fineweb stage again"
+            f"delete both and run the {stage} stage again"
         )
     return pages
 
 
-def read_pages(text: Path, offsets: np.ndarray) -> Batch:
+def read_pages(text: Path, offsets: np.ndarray, stage: str) -> Batch:
     """Map the pages at offsets[i]:offsets[i + 1] (int64) of the file; only bytes used are read."""
     first = int(offsets[0]) // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
     with open(text, "rb") as file:
         if os.fstat(file.fileno()).st_size < offsets[-1]:
             raise UserError(
-                f"{text}: ends before its index does; delete both and run the fineweb stage again"
+                f"{text}: ends before its index does; delete both and run the {stage} stage again"
             )
         size = int(offsets[-1]) - first
         if not size:

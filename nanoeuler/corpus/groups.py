@@ -14,7 +14,7 @@ of each page. The folder can be deleted when the manifest is there.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from nanoeuler.corpus.assemble import (
 )
 from nanoeuler.corpus.cleaning import Cleaning, Examined, Findings, look_at
 from nanoeuler.corpus.contamination import Measured
-from nanoeuler.corpus.document_sources import Source, WebPages
+from nanoeuler.corpus.document_sources import Reader, WebPages
 from nanoeuler.corpus.minhash import HASHES
 from nanoeuler.corpus.near_duplicates import find_near_copies
 from nanoeuler.corpus.split import check_share
@@ -48,7 +48,7 @@ def steps_of(corpus: Path) -> Path:
 
 
 def hold_out(
-    corpus: Path, sources: Sequence[Source], share: float, cleaning: Cleaning, threads: int
+    corpus: Path, sources: Sequence[Reader], share: float, cleaning: Cleaning, threads: int
 ) -> None:
     """Decide what is held out, and look at everything but the training pages of the web."""
     check_share(share)
@@ -58,7 +58,7 @@ def hold_out(
     with atomic_folder(steps_of(corpus) / "held-out") as folder:
         save(folder / "measured.npz", found.measured.arrays())
         for number, each in enumerate(found.surveys):
-            if isinstance(each.source, WebPages):
+            if in_groups(each.source):
                 if each.parted or not each.source.groups():
                     raise UserError(
                         f"corpus source {each.source.name}: it has just one group; leave out "
@@ -85,7 +85,7 @@ def compare(corpus: Path, source: WebPages, group: int, mode: str, threads: int)
     save(steps_of(corpus) / f"compared-{group:03d}.npz", examined)
 
 
-def choose(corpus: Path, sources: Sequence[Source], cleaning: Cleaning, threads: int) -> None:
+def choose(corpus: Path, sources: Sequence[Reader], cleaning: Cleaning, threads: int) -> None:
     """Drop what repeats or quotes, in all sources, and write the texts that are in no group."""
     check_threads(threads)
     steps = steps_of(corpus)
@@ -94,7 +94,7 @@ def choose(corpus: Path, sources: Sequence[Source], cleaning: Cleaning, threads:
     modes = [cleaning.duplicates.get(source.kind, "none") for source in sources]
     surveys, examined = [], []
     for number, source in enumerate(sources):
-        if isinstance(source, WebPages):
+        if in_groups(source):
             groups = [group_survey(held_out, *each) for each in numbered_groups(source)]
             survey, signatures = united(source, groups), group_signatures(steps, groups)
             examined.append(compared(steps, groups))
@@ -116,7 +116,7 @@ def choose(corpus: Path, sources: Sequence[Source], cleaning: Cleaning, threads:
         chosen = {}
         for survey, counts in zip(found.surveys, told, strict=True):
             name, count, written = survey.source.name, 0, []
-            if isinstance(survey.source, WebPages):
+            if in_groups(survey.source):
                 for group in survey.groups():
                     np.save(folder / f"group-{count:03d}.npy", group.fates)
                     count += 1
@@ -183,6 +183,11 @@ def finish_corpus(corpus: Path, name: str, share: float, cleaning: Cleaning) -> 
 # ---- what they hand on
 
 
+def in_groups(source: Reader) -> TypeGuard[WebPages]:
+    """Whether a source is written in groups."""
+    return isinstance(source, WebPages) and source.group is not None
+
+
 def numbered_groups(source: WebPages) -> Iterator[tuple[WebPages, int]]:
     for number, (group, _) in enumerate(source.groups()):
         assert isinstance(group, WebPages)
@@ -200,7 +205,7 @@ def survey_arrays(found: Survey) -> dict[str, Any]:
     }
 
 
-def survey_of(source: Source, arrays: Mapping[str, np.ndarray]) -> Survey:
+def survey_of(source: Reader, arrays: Mapping[str, np.ndarray]) -> Survey:
     source.seen = arrays["seen"]
     parted, stretches = bool(arrays["parted"]), arrays["stretches"]
     counts = arrays["counts"].tolist()

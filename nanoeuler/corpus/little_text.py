@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from nanoeuler.corpus.document_sources import FINEWEB, GUTENBERG
+from nanoeuler.corpus.sources import is_named
 from nanoeuler.log import size
 
 GO_ON = "nanoeuler train TEXT --from models/stories"
@@ -29,6 +29,6 @@ def warning_for(sources: Mapping[str, Any], start: str | None) -> str | None:
     """The warning for the sources of a corpus's manifest; None where the run goes on from a model
     or has no text of one's own.
     """
-    if start or not sources.keys() - {GUTENBERG, FINEWEB}:
+    if start or all(map(is_named, sources)):
         return None
     return warning(sum(source["train"]["bytes"] for source in sources.values()))

@@ -29,14 +29,14 @@ KINDS = f"{', '.join(TEXTS)} and .jsonl with `text`, each also as {', '.join(PAC
 MOST_NAMED = 5
 
 
-class TextSource(NamedTuple):
+class Named(NamedTuple):
     """An entry of `corpus.sources` that names one's own text, and how its files are read."""
 
     path: str
     reading: Reading
 
     @classmethod
-    def of(cls, entry: str | Mapping[str, Any]) -> "TextSource":
+    def of(cls, entry: str | Mapping[str, Any]) -> "Named":
         """Parse a path, or {path: …, encoding: …, separator: …}."""
         if isinstance(entry, str):
             return cls(entry, Reading())

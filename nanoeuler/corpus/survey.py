@@ -13,7 +13,7 @@ import numpy as np
 
 from nanoeuler import log
 from nanoeuler.corpus.batches import Batch, ordered_map
-from nanoeuler.corpus.document_sources import OWN_TEXT, Source
+from nanoeuler.corpus.document_sources import OWN_TEXT, Reader
 from nanoeuler.corpus.near_duplicates import find_copies
 from nanoeuler.corpus.split import last_held_out_position, last_of_own_text
 from nanoeuler.errors import UserError
@@ -77,7 +77,7 @@ class Survey:
     each, in their order. `look_at_held_out` finds them.
     """
 
-    source: Source
+    source: Reader
     fates: np.ndarray
     sizes: np.ndarray
     counts: Sequence[int]
@@ -121,7 +121,7 @@ class Survey:
         return found or [self]
 
 
-def survey(source: Source, share: float, copies: bool, threads: int) -> Survey:
+def survey(source: Reader, share: float, copies: bool, threads: int) -> Survey:
     """Decide about each document of `source`.
 
     With `copies`, a document with the text of an earlier one is dropped, and so is a training

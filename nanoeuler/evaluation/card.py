@@ -5,7 +5,8 @@ import re
 import shlex
 from collections.abc import Iterator
 
-from nanoeuler.config.stages import BY_SECTION, PRETRAIN, RECORD_STAGES, result_of
+from nanoeuler.config.stages import BY_SECTION, PRETRAIN, result_of
+from nanoeuler.corpus.sources.registry import ALL_TEXTS, SOURCES
 from nanoeuler.evaluation.formats import NARROW, size, stage_name
 from nanoeuler.evaluation.report.background import licence_verdict, used_licences
 from nanoeuler.evaluation.report.gather import Json, Run, Stage, entitled
@@ -17,8 +18,6 @@ from nanoeuler.evaluation.scores import Row, score_rows
 from nanoeuler.log import counted, printable
 from nanoeuler.model.licences import forced_licence
 
-ENGLISH = {"gutenberg", "fineweb"}
-"""The sources whose language is known; that of somebody's own text is not."""
 SHAPE = ("dim", "layers", "heads", "kv_heads", "ffn", "context", "vocab_size", "mtp_heads")
 FAMILIES = {
     "llama": "the Llama family (RMSNorm, rotary positions, grouped-query attention, SwiGLU)",
@@ -97,8 +96,12 @@ def front_matter(run: Run) -> dict[str, str]:
         "library_name": "nanoeuler",
         "pipeline_tag": "text-generation",
     }
-    if run.corpus and run.sources.keys() <= ENGLISH:
-        values["language"] = ["en"]
+    texts = {source.name: source for source in ALL_TEXTS}
+    languages = {
+        texts[name].language(run.config) if name in texts else None for name in run.sources
+    }
+    if run.corpus and None not in languages:
+        values["language"] = sorted(filter(None, languages))
     if licence := forced_licence(used_licences(run).values()):
         values["license"] = licence
     if datasets := sorted(set(hub_datasets(run))):
@@ -110,11 +113,13 @@ def front_matter(run: Run) -> dict[str, str]:
 
 def hub_datasets(run: Run) -> Iterator[str]:
     """The names on a hub of the data sets that were used, where their addresses tell."""
-    sources = run.config.get("sources", {})
-    used = list(sources.get("fineweb", {}).get("shards", [])) if "fineweb" in run.sources else []
-    for kind, stage in RECORD_STAGES.items():
-        if stage.is_part_of(run.config):
-            used.append(sources.get(kind, {}).get(run.config[stage.section].get(kind), {}))
+    untouched = {source for source in ALL_TEXTS if source.name not in run.sources}
+    used = [
+        entry
+        for source in SOURCES
+        if source not in untouched
+        for entry in source.learned(run.config)
+    ]
     for source in used:
         address = source.get("url") or ""
         if found := re.search(r"huggingface\.co/datasets/([\w.-]+/[\w.-]+)", address):

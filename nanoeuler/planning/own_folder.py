@@ -12,12 +12,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from nanoeuler.config.yaml_file import read_yaml
+from nanoeuler.corpus.sources import is_named
 from nanoeuler.errors import UserError
 from nanoeuler.storage.names import plain_name
 
 UNNAMED = "own-text"
-SHARED = ("gutenberg", "fineweb")
-"""Sources of a corpus that are no paths."""
 
 
 def choose_name(texts: Sequence[str], results: Path, first_line: str) -> str:
@@ -91,7 +90,7 @@ def sources(config_file: Path) -> list[str]:
         return []
     corpus = content.get("corpus") if isinstance(content, dict) else None
     named = corpus.get("sources") if isinstance(corpus, dict) else None
-    return [str(path) for path in named if path not in SHARED] if isinstance(named, list) else []
+    return [str(path) for path in named if not is_named(path)] if isinstance(named, list) else []
 
 
 def real_paths(paths: Sequence[str]) -> set[str]:

@@ -24,10 +24,11 @@ from nanoeuler import log
 from nanoeuler.backend import make_backend
 from nanoeuler.config.loading import load_files
 from nanoeuler.config.yaml_file import write_yaml
-from nanoeuler.corpus.document_sources import OwnText, choose_sources
+from nanoeuler.corpus.document_sources import OwnText
 from nanoeuler.corpus.little_text import GO_ON
 from nanoeuler.corpus.openings import openings_of
 from nanoeuler.corpus.own_text import is_output
+from nanoeuler.corpus.sources.choosing import choose_readers
 from nanoeuler.corpus.split import last_of_own_text, position
 from nanoeuler.errors import UserError
 from nanoeuler.model.config import ModelConfig
@@ -164,7 +165,7 @@ def read_text(
 
     Raises `UserError` if one cannot be read, and for less than `least` bytes of text.
     """
-    sources = [each for each in choose_sources([], [], [], paths, {}) if isinstance(each, OwnText)]
+    sources = [each for each in choose_readers(paths) if isinstance(each, OwnText)]
     sample = Sample(sum(source.size() for source in sources))
     prose: list[str] = []
     others: list[str] = []  # beginnings of what is no prose, where there is nothing else

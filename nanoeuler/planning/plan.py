@@ -134,7 +134,7 @@ def make_plan(
     engine = backend.device.name if backend.device else backend.name
     plan = Plan(parameter_count(model), engine, gpus, **text)
     if "sample" not in config:
-        plan.download = downloads(config, paths)
+        plan.download = downloads(config)
     costs = stage_costs(plan, config)
     plan.stages = {
         stage: replace(costs[stage]) for stage in (paths.stages if stages is None else stages)

@@ -1,10 +1,10 @@
 """A plan as lines for a terminal."""
 
-from nanoeuler.corpus.document_sources import FINEWEB, GUTENBERG
+from nanoeuler.corpus.sources.registry import ALL_TEXTS
 from nanoeuler.log import counted, format_seconds, size
 from nanoeuler.planning.plan import Config, Plan, is_short
 
-SOURCE_NAMES = {GUTENBERG: "books", FINEWEB: "web pages"}
+SOURCE_NAMES = {source.name: source.title for source in ALL_TEXTS}
 
 
 def describe(config: Config, plan: Plan) -> str:

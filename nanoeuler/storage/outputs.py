@@ -14,19 +14,15 @@ from nanoeuler.storage.folders import files_of_ours
 
 MARK = ".made-by-nanoeuler"
 WORDS = "nanoeuler fills this folder; what it holds is never taken for a text of one's own.\n"
-FOLDERS_OF_DATA = (
-    *("corpora", "gutenberg", "fineweb", "instructions", "preferences", "questions", "tasks"),
-)
-"""Folders of data_dir that the workflow fills; others may lie beside them. (The folder of the
-demo's world is replaced as a whole, and has a marker of folders.py.)
-"""
+SAMPLE = "sample"
+"""The folder of the demo's world, which is replaced as a whole and has a marker of folders.py."""
 
 
 def mark_outputs(data: str, results: str, outputs: Iterable[str | Path]) -> None:
     """Mark a run's folder `results`, and the folders in `data` that will hold some of `outputs`."""
     inside = [path for path in map(Path, outputs) if path.is_relative_to(data)]
-    kinds = {path.relative_to(data).parts[0] for path in inside}
-    folders = [Path(data, kind) for kind in FOLDERS_OF_DATA if kind in kinds]
+    kinds = {path.relative_to(data).parts[0] for path in inside} - {SAMPLE}
+    folders = [Path(data, kind) for kind in sorted(kinds)]
     for mark in (folder / MARK for folder in (Path(results), *folders)):
         with explain_os_errors(mark):
             if not mark.exists():

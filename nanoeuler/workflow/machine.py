@@ -6,8 +6,8 @@ import sys
 from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
-from nanoeuler.config.paths import WHOLE_SHARD
 from nanoeuler.config.settings import Slurm
+from nanoeuler.corpus.sources.registry import NAMED
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.system.processes import STARTER, own_identity
 from nanoeuler.training.optimizer.adamw import AdamW
@@ -88,10 +88,10 @@ def training_megabytes(config: Mapping[str, Any], gpus: int = 1) -> int:
     return 1500 * max(1, gpus) + 4 * state // 2**20
 
 
-def cleaning_megabytes(config: Mapping[str, Any], shards: int) -> int:
-    """Memory that a job asks for which compares the signatures of all pages in `shards`."""
-    taken = min(config["corpus"]["fineweb"]["max_bytes_per_shard"], WHOLE_SHARD)
-    return 2000 + int(shards * taken / PAGE_BYTES * SIGNATURE_BYTES) // 2**20
+def cleaning_megabytes(config: Mapping[str, Any]) -> int:
+    """Memory that a job asks for which compares the signatures of all pages."""
+    taken = sum(source.most_bytes(config) * len(source.items(config)) for source in NAMED)
+    return 2000 + int(taken / PAGE_BYTES * SIGNATURE_BYTES) // 2**20
 
 
 def memory_megabytes() -> int:

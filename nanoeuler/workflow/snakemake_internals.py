@@ -11,6 +11,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -119,6 +120,21 @@ def filter_messages(messages: logging.Filter) -> None:
 def is_incomplete(path: str, folder: Path = FOLDER) -> bool:
     """Whether a Snakemake that was killed, or is at work, has not finished the output `path`."""
     return (folder / "incomplete" / base64.urlsafe_b64encode(path.encode()).decode()).exists()
+
+
+def once_whole(paths: Mapping[str, str]) -> dict[str, Callable[[Any], Any]]:
+    """Inputs, by their names, whose times do not count.
+
+    A half-made file must not be `ancient`: Snakemake would end after the job that repeats it. Paths
+    may have wildcards.
+    """
+    from snakemake.io import ancient
+
+    def find(wildcards: Any, path: str) -> Any:
+        path = path.format(**wildcards)
+        return path if is_incomplete(path) else ancient(path)
+
+    return {name: partial(find, path=path) for name, path in paths.items()}
 
 
 def quote_arguments() -> None:

@@ -20,9 +20,10 @@ from typing import Any
 from nanoeuler.config.loading import load_files
 from nanoeuler.config.paths import Paths
 from nanoeuler.config.resolved import RESOLVED, write_resolved
-from nanoeuler.config.stages import BY_NAME, RECORD_STAGES
+from nanoeuler.config.stages import BY_NAME
 from nanoeuler.config.validation import show
 from nanoeuler.corpus.addresses import shown
+from nanoeuler.corpus.sources.registry import FETCHING
 from nanoeuler.errors import UserError
 from nanoeuler.model.files import keep_model
 from nanoeuler.planning.remaining import JOBS
@@ -31,14 +32,6 @@ from nanoeuler.storage.integrity import Origin, check_seal, seal
 from nanoeuler.storage.outputs import mark_outputs
 from nanoeuler.workflow.cluster import Node, ask_accounts, obstacles
 from nanoeuler.workflow.snakemake_internals import RunningSnakemake, SnakemakeJob
-
-FETCHING = (
-    "fetch_book",
-    "extract_fineweb",
-    *(f"fetch_{kind}" for kind in RECORD_STAGES),
-    "fetch_questions",
-    "fetch_task",
-)
 
 
 def read_configuration(files: Sequence[str | Path], overrides: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from nanoeuler import log
-from nanoeuler.corpus.document_sources import OwnText, choose_sources
+from nanoeuler.corpus.document_sources import OwnText
 from nanoeuler.corpus.own_text import find
 from nanoeuler.corpus.packed_files import UnfitText, find_zstd
+from nanoeuler.corpus.sources.choosing import choose_readers
 from nanoeuler.corpus.text_files import Reading, read_documents
 from nanoeuler.errors import UserError
 
@@ -31,7 +32,7 @@ def said(capsys):
 
 
 def source(path: Path) -> OwnText:
-    (found,) = choose_sources([str(path)], [], [], [], {})
+    (found,) = choose_readers([str(path)])
     assert isinstance(found, OwnText)
     return found
 
@@ -94,7 +95,7 @@ def test_documents_in_a_file_part_at_the_end_of_text_or_at_a_line_of_one_s_own(t
     assert [text.strip() for text in texts(file)] == ["One.", "Two <|endoftext|> here.", "Three."]
     file.write_text("One.\n* * *\nTwo.\n* * * *\nstill\n<|endoftext|>\n* * *  \n* * *\n")
     entry = {"path": str(file), "separator": "* * *"}
-    (found,) = choose_sources([entry], [], [], [], {})
+    (found,) = choose_readers([], config={"corpus": {"sources": [entry]}})
     read = list(found.read())
     assert [text for _, text in read] == [
         b"One.\n",

@@ -84,7 +84,7 @@ def read(path: Path) -> list[tuple]:
 
 def read_extracted(path: Path) -> list[tuple]:
     """Read id, url and text of each page, and check the hashes in the index."""
-    pages, content = read_index(path), path.read_bytes()
+    pages, content = read_index(path, "fineweb"), path.read_bytes()
     texts = [content[start:end] for start, end in itertools.pairwise([0, *pages["end"].tolist()])]
     assert [hashlib.sha256(text).digest() for text in texts] == [
         bytes(sha256) for sha256 in pages["sha256"]

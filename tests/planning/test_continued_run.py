@@ -11,6 +11,7 @@ from nanoeuler.cli import main
 from nanoeuler.cli.own_text import prepare
 from nanoeuler.config import load
 from nanoeuler.config.paths import Paths
+from nanoeuler.corpus.sources.own_text import OWN_TEXT
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import load_model
 from nanoeuler.planning import continued_run, own_run
@@ -23,6 +24,10 @@ from tests.models import GPT2, LLAMA, PROSE, model_in
 
 ROOT = Path(__file__).parents[2]
 STORIES = ROOT / "models/stories"
+
+
+def own_text(paths: Paths) -> list[str]:
+    return [str(file) for file, _ in OWN_TEXT.paths(paths.config)]
 
 
 @pytest.fixture
@@ -48,7 +53,7 @@ def by_hand(config: dict) -> Path:
     tokens, tokenizer = ["--tokens", paths.tokens], ["--tokenizer", paths.tokenizer]
     corpus = ["--corpus", paths.corpus_manifest]
     for stage, command in {
-        "build_corpus": ["assemble", "--own", *paths.own_text, "--output", paths.corpus],
+        "build_corpus": ["assemble", "--own", *own_text(paths), "--output", paths.corpus],
         "learn_bpe": ["bpe", *corpus, "--output", paths.tokenizer],
         "tokenize": ["tokenize", *corpus, *tokenizer, "--output", str(Path(paths.tokens).parent)],
         "pretrain": ["pretrain", *tokens, *tokenizer, "--output", paths.stage("pretrain")],
@@ -207,7 +212,7 @@ def test_too_little_text_says_what_it_can_teach_and_what_helps(here, capsys, mon
     assert "nanoeuler train TEXT --from models/stories" in said
     config = load(file)
     paths = Paths(config)
-    own = ["--own", *paths.own_text, "--output", paths.corpus]
+    own = ["--own", *own_text(paths), "--output", paths.corpus]
     assert main(["assemble", *own, "--config", json.dumps(config)]) == 0
     assert little in " ".join(next_steps(config).split())
     config["pretrain"]["init_from"] = str(STORIES)

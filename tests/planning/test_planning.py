@@ -12,6 +12,7 @@ from nanoeuler import log
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.cli import main
 from nanoeuler.config import load
+from nanoeuler.corpus.sources.gutenberg import SOURCE as GUTENBERG
 from nanoeuler.errors import UserError
 from nanoeuler.planning import data
 from nanoeuler.planning import plan as planning
@@ -142,7 +143,7 @@ def test_all_that_is_told_begins_in_one_column():
 
 def test_what_is_there_already_is_not_downloaded_again():
     config, before = plan_of("small")
-    book = Path(planning.Paths(config).raw_book(1342))
+    book = Path(GUTENBERG.fetched(config, "1342"))
     book.parent.mkdir(parents=True)
     book.write_text("a book")
     _, after = plan_of("small")

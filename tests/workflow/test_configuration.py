@@ -8,9 +8,14 @@ from trial_config import CONFIG, SOURCES
 
 from nanoeuler.config import load
 from nanoeuler.config.loading import load_files
-from nanoeuler.config.paths import Paths
+from nanoeuler.corpus.sources.gutenberg import SOURCE as GUTENBERG
+from nanoeuler.corpus.sources.own_text import OWN_TEXT
 from nanoeuler.corpus.text_files import Reading
 from nanoeuler.errors import UserError
+
+
+def own_text(config: dict) -> list[str]:
+    return [str(file) for file, _ in OWN_TEXT.paths(config)]
 
 
 def test_defaults_are_filled_in_and_the_preset_is_expanded(write_config):
@@ -94,7 +99,7 @@ def test_what_a_command_line_gives_as_text_is_coerced(write_config):
 def test_overrides_reach_into_sections(write_config):
     config = load(write_config(), overrides=["pretrain.learning_rate=1e-3", "corpus.books=[84]"])
     assert config["pretrain"]["learning_rate"] == 1e-3
-    assert Paths(config).books == [84]
+    assert GUTENBERG.items(config) == ["84"]
 
 
 def test_a_later_file_wins_key_by_key(write_config, tmp_path):
@@ -112,7 +117,7 @@ def test_own_text_alone_needs_no_sources_file(tmp_path, monkeypatch):
     Path("mine.yaml").write_text(own)
     config = load("mine.yaml")
     assert config["sources"] == {}
-    assert Paths(config).own_text == ["novel.txt"]
+    assert own_text(config) == ["novel.txt"]
     Path("mine.yaml").write_text(own.replace("novel.txt", "gutenberg"))
     with pytest.raises(UserError, match="takes gutenberg, but no sources file is named; write"):
         load("mine.yaml")
@@ -127,7 +132,7 @@ def test_a_source_may_say_how_its_files_are_read(tmp_path, monkeypatch):
     (tmp_path / "mine.yaml").write_text(own.format(entry=entry))
     monkeypatch.chdir(tmp_path / "elsewhere")
     config = load("../mine.yaml")
-    ((file, reading),) = Paths(config).own_files
+    ((file, reading),) = OWN_TEXT.paths(config)
     assert (str(file), reading) == ("../letters/a.txt", Reading("cp1251", "* * *"))
     for entry, problem in {
         "{path: letters, encoding: klingon}": "names the encoding 'klingon', which Python does not",
@@ -155,9 +160,9 @@ def test_files_are_found_beside_the_configuration_from_any_folder(tmp_path, monk
     (tmp_path / folder / "mine.yaml").write_text(text)
     monkeypatch.chdir(tmp_path / "elsewhere")
     config = load(f"../{folder}/mine.yaml")
-    assert Paths(config).own_text == ["../project/novel.txt"]
+    assert own_text(config) == ["../project/novel.txt"]
     assert config["dpo"]["preferences"] == "../project/pairs.jsonl"
     assert config["sft"]["init_from"] == "../project/novel.txt"
     assert config["sft"]["instructions"] == "alpaca"
     Path("novel2.txt").write_text("Nearer.")
-    assert Paths(load(f"../{folder}/mine.yaml")).own_text == ["novel2.txt"]
+    assert own_text(load(f"../{folder}/mine.yaml")) == ["novel2.txt"]

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from nanoeuler.config import load, sources
+from nanoeuler.config import load
 from nanoeuler.config.corpus_settings import Sample
 from nanoeuler.config.evaluation_settings import Task
 from nanoeuler.config.reference import reference
-from nanoeuler.config.section import Section, section_type
 from nanoeuler.config.settings import Configuration, Model
 from nanoeuler.config.sources import Sources
 from nanoeuler.corpus.sample.settings import Settings
 from nanoeuler.model.config import ModelConfig
+from nanoeuler.storage.section import Section, section_type
 
 ROOT = Path(__file__).parents[2]
 
@@ -44,11 +44,12 @@ def test_every_key_says_what_it_means():
 
 
 def sections_of_sources() -> list[type[Section]]:
-    return [kind for kind in vars(sources).values() if is_section(kind)]
+    room = "nanoeuler.corpus.sources"
+    return [kind for kind in below(Section) if kind.__module__.startswith(room)]
 
 
-def is_section(kind: object) -> bool:
-    return isinstance(kind, type) and issubclass(kind, Section)
+def below(kind: type[Section]) -> list[type[Section]]:
+    return [each for below_it in kind.__subclasses__() for each in (below_it, *below(below_it))]
 
 
 def test_the_readme_of_the_configuration_explains_every_key_with_its_default():

@@ -300,7 +300,7 @@ def test_a_file_whose_name_begins_with_a_dash_is_no_option(done):
     )
     done.run("sft")
     said = "\n".join(done.calls)
-    assert " --name=--limit=1.json --output data/instructions/limit-1-json-" in said
+    assert " --name=--limit=1.json --output=data/instructions/limit-1-json-" in said
     assert " --parent=-m --output results/trial/sft" in said
 
 

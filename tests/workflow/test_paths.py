@@ -9,6 +9,10 @@ from stub_checkout import CONFIG, SOURCES
 from nanoeuler.config import load
 from nanoeuler.config.paths import Paths
 from nanoeuler.config.stages import SFT
+from nanoeuler.corpus.sources.fineweb import SOURCE as FINEWEB
+from nanoeuler.corpus.sources.gutenberg import SOURCE as GUTENBERG
+from nanoeuler.corpus.sources.gutenberg import about
+from nanoeuler.corpus.sources.own_text import OWN_TEXT
 from nanoeuler.workflow.params import option
 
 
@@ -30,21 +34,29 @@ def test_data_is_shared_and_results_belong_to_the_run(paths):
 
 def test_data_and_results_may_lie_elsewhere(paths):
     elsewhere = paths("data_dir=/scratch/data/", "results_dir=/home/me/runs")
-    assert elsewhere.raw_book(84) == "/scratch/data/gutenberg/classics/raw/pg84.txt"
+    assert (
+        GUTENBERG.fetched(elsewhere.config, "84") == "/scratch/data/gutenberg/classics/raw/pg84.txt"
+    )
     assert elsewhere.stage("sft") == "/home/me/runs/trial/sft"
 
 
 def test_other_filters_extract_into_another_folder(paths):
-    assert paths().web_shard(0) == paths("corpus.fineweb.shards=2").web_shard("000")
-    assert paths().web_shard(0) != paths("corpus.fineweb.min_score=4").web_shard(0)
-    assert paths().web_record(0).endswith("/shard-000.json")
+    def shard(*changes: str) -> str:
+        return FINEWEB.text(paths(*changes).config, "000")
+
+    assert shard() == shard("corpus.fineweb.shards=2")
+    assert shard() != shard("corpus.fineweb.min_score=4")
+    assert FINEWEB.record(paths().config, "000").endswith("/shard-000.json")
 
 
 def test_books_are_those_asked_for_in_the_order_of_the_sources_file(paths):
-    assert paths().books == [84, 1342]
-    assert paths("corpus.books=[1342]").books == [1342]
-    assert paths('corpus.sources=["fineweb"]').books == []
-    assert paths().book("84") == {"title": "Frankenstein", "author": ""}
+    def books(*changes: str) -> list[str]:
+        return GUTENBERG.items(paths(*changes).config)
+
+    assert books() == ["84", "1342"]
+    assert books("corpus.books=[1342]") == ["1342"]
+    assert books('corpus.sources=["fineweb"]') == []
+    assert about(paths().config, "84") == {"title": "Frankenstein", "author": ""}
 
 
 def test_own_text_is_found_by_file_folder_and_glob(paths):
@@ -58,9 +70,8 @@ def test_own_text_is_found_by_file_folder_and_glob(paths):
     ):
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_text("text")
-    assert paths(
-        'corpus.sources=["novel.txt", "gutenberg", "notes", "letters/**/*.txt"]'
-    ).own_text == [
+    config = paths('corpus.sources=["novel.txt", "gutenberg", "notes", "letters/**/*.txt"]').config
+    assert [str(file) for file, _ in OWN_TEXT.paths(config)] == [
         "novel.txt",
         "notes/a.md",
         "notes/deep/b.TXT",
@@ -78,7 +89,7 @@ def test_stages_follow_the_configuration(paths):
     assert paths("sft.enabled=false", "dpo.enabled=false", "evaluate.questions=null").downloads == [
         "data/gutenberg/classics/raw/pg84.txt",
         "data/gutenberg/classics/raw/pg1342.txt",
-        paths().web_shard(0),
+        FINEWEB.text(paths().config, "000"),
     ]
 
 
@@ -98,15 +109,13 @@ def test_fine_tuning_may_start_from_another_model(paths):
 
 def test_instructions_of_your_own_lie_under_a_name_made_of_their_path(paths):
     Path("my data.json").write_text("[]")
-    assert (
-        paths("sft.instructions=alpaca").records_folder("instructions")
-        == "data/instructions/alpaca"
-    )
+    known = paths("sft.instructions=alpaca").records_manifest("instructions")
+    assert known == "data/instructions/alpaca/manifest.json"
     Path("my").mkdir()
     Path("my/data.json").write_text("[]")
     for name, short_hash in (("my data.json", "bdfb8365"), ("my/data.json", "1f135497")):
-        folder = paths(f"sft.instructions={name}").records_folder("instructions")
-        assert folder == f"data/instructions/my-data-json-{short_hash}"
+        manifest = paths(f"sft.instructions={name}").records_manifest("instructions")
+        assert manifest == f"data/instructions/my-data-json-{short_hash}/manifest.json"
 
 
 def test_an_option_without_files_is_left_out():

@@ -7,9 +7,8 @@ import pytest
 from stub_checkout import CONFIG, SOURCES
 
 from nanoeuler.config import load
-from nanoeuler.config.paths import Paths
 from nanoeuler.config.rules import RULES, code_fingerprint, rule_identity
-from nanoeuler.storage.files import canonical_json
+from nanoeuler.corpus.sources.registry import STEPS
 
 
 @pytest.fixture
@@ -89,8 +88,8 @@ def test_a_stage_sees_only_the_data_set_that_it_fetches(resolve):
 
 
 def test_a_task_is_fetched_again_when_its_own_entry_changes_and_not_for_another_limit(resolve):
-    def identity(*changes: str) -> str:
-        return canonical_json(Paths(resolve(*changes)).task_source("piqa"))
+    def identity(*changes: str) -> object:
+        return STEPS["fetch_task"].entry(resolve(*changes), "piqa")
 
     assert identity('evaluate.tasks=[{"name": "piqa"}]') == identity(
         'evaluate.tasks=[{"name": "quiz"}, {"name": "piqa", "limit": 5}]'

@@ -1,51 +1,8 @@
 # From models to scores and a report.
 #
 # REQUIRED INPUTS   the model of every stage, the token manifest, held-out questions and tasks
-# OUTPUTS           data/{questions,tasks}: shared by every run
-#                   results/<run>/evaluation/<stage>.json, beside it <stage>.items.jsonl
+# OUTPUTS           results/<run>/evaluation/<stage>.json, beside it <stage>.items.jsonl
 #                   results/<run>/{report.html,metrics.json,evaluation.md,README.md}
-
-
-rule fetch_questions:
-    input:
-        before=paths.before_download,
-    output:
-        questions=f"{paths.data}/questions/{{name}}.jsonl",
-    log:
-        paths.log("fetch_questions/{name}"),
-    threads: 1
-    resources:
-        mem_mb=250,
-    params:
-        identity=compared(rule_identity(config, "fetch_questions")),
-        config=not_compared(paths.configuration),
-    message:
-        "Fetching the held-out questions {wildcards.name}"
-    shell:
-        "python -m nanoeuler questions --config {params.config:q} --name {wildcards.name:q}"
-        " --output {output.questions:q} --log {log:q}"
-
-
-rule fetch_task:
-    input:
-        before=paths.before_download,
-    output:
-        manifest=f"{paths.task('{name}')}/manifest.json",
-    log:
-        paths.log("fetch_task/{name}"),
-    threads: 1
-    resources:
-        mem_mb=1000,
-    params:
-        identity=compared(rule_identity(config, "fetch_task")),
-        source=compared(lambda wildcards: canonical_json(paths.task_source(wildcards.name))),
-        config=not_compared(paths.configuration),
-        folder=subpath(output.manifest, parent=True),
-    message:
-        "Fetching and checking the task {wildcards.name}"
-    shell:
-        "python -m nanoeuler task --config {params.config:q} --name {wildcards.name:q}"
-        " --output {params.folder:q} --log {log:q}"
 
 
 rule evaluate_model:

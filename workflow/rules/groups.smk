@@ -7,10 +7,8 @@
 
 rule hold_out:
     input:
-        books=ancient(paths.clean_books),
-        book_records=paths.book_records,
-        pages=ancient(paths.pages),
-        page_records=paths.page_records,
+        texts=ancient(paths.text_files),
+        records=paths.text_records,
         own=paths.own_inputs,
         kept_out=paths.kept_out,
     output:
@@ -20,17 +18,18 @@ rule hold_out:
     threads: ALL_CORES
     resources:
         **cluster_resources(config, cluster),
-        mem_mb=cleaning_megabytes(config, len(paths.web_shards)),
+        mem_mb=cleaning_megabytes(config),
     params:
         identity=compared(rule_identity(config, "build_corpus")),
         config=not_compared(paths.configuration),
         folder=not_compared(paths.corpus),
         groups=not_compared(f"--group-files {paths.group_files}"),
+        texts=not_compared(paths.text_options),
     message:
         "Choosing the documents that are held out, and reading them"
     shell:
         "python -m nanoeuler assemble --step hold_out {params.groups} --config {params.config:q}"
-        " --books {input.books:q} --fineweb {input.pages:q}"
+        " {params.texts:q}"
         " --kept-out {input.kept_out:q} --threads {threads} --output {params.folder:q}"
         " --log {log:q}"
 
@@ -61,7 +60,6 @@ rule compare_group:
 
 rule choose_documents:
     input:
-        books=ancient(paths.clean_books),
         own=paths.own_inputs,
         kept_out=paths.kept_out,
         held_out=paths.held_out,
@@ -73,18 +71,18 @@ rule choose_documents:
     threads: ALL_CORES
     resources:
         **cluster_resources(config, cluster),
-        mem_mb=cleaning_megabytes(config, len(paths.web_shards)),
+        mem_mb=cleaning_megabytes(config),
     params:
         identity=compared(rule_identity(config, "build_corpus")),
         config=not_compared(paths.configuration),
         folder=not_compared(paths.corpus),
         groups=not_compared(f"--group-files {paths.group_files}"),
-        pages=not_compared(paths.pages),
+        texts=not_compared(paths.text_options),
     message:
         "Choosing the documents to learn from, without repetitions"
     shell:
         "python -m nanoeuler assemble --step choose {params.groups} --config {params.config:q}"
-        " --books {input.books:q} --fineweb {params.pages:q}"
+        " {params.texts:q}"
         " --kept-out {input.kept_out:q} --threads {threads} --output {params.folder:q}"
         " --log {log:q}"
 

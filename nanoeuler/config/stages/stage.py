@@ -54,8 +54,8 @@ class Stage:
     @property
     def settings(self) -> "type[Training]":
         """The class of its section."""
-        from nanoeuler.config.section import section_type
         from nanoeuler.config.settings import Configuration, Training  # slow for `--help`
+        from nanoeuler.storage.section import section_type
 
         kinds = {item.name: section_type(item) for item in fields(Configuration)}
         kind = kinds[self.section]

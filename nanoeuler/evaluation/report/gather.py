@@ -2,12 +2,14 @@
 
 import statistics
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from nanoeuler.config.corpus_settings import Corpus
 from nanoeuler.config.paths import Paths
 from nanoeuler.config.stages import KINDS, PRETRAIN, in_order, is_baseline
+from nanoeuler.corpus.sources.registry import NAMED
 from nanoeuler.errors import UserError
 from nanoeuler.evaluation import shapes
 from nanoeuler.evaluation.comparison import EVALUATION
@@ -182,7 +184,7 @@ def gather(config: Mapping[str, Any], folder: Path) -> Run:
     run.tokenizer = next((path for path in tokenizers if path.is_file()), None)
     if {"data_dir", "results_dir", "run", "corpus", "tokenizer", "sources"} <= config.keys():
         paths = Paths(config)
-        if run.plan and {"sources", "books", "fineweb"} <= config["corpus"].keys():
+        if run.plan and {item.name for item in fields(Corpus)} <= config["corpus"].keys():
             run.disk = {"data": bytes_in(data_of(paths)), "results": bytes_in([folder])}
         run.corpus = read_result(Path(paths.corpus_manifest), shapes.Corpus)
         run.tokens = read_result(Path(paths.tokens), shapes.Tokens)
@@ -218,11 +220,14 @@ def entitled(run: Run) -> Run:
 
 def data_of(paths: Paths) -> list[Path]:
     """The data that a plan counts: fetched texts, the corpus and its tokens."""
-    books = [
-        name for book in paths.books for name in (paths.raw_book(book), paths.clean_book(book))
+    config = paths.config
+    texts = [
+        name
+        for source in NAMED
+        for item in source.items(config)
+        for name in (source.fetched(config, item), source.text(config, item))
     ]
-    shards = [paths.web_shard(shard) for shard in paths.web_shards]
-    return [Path(name) for name in (paths.corpus, *books, *shards)]
+    return [Path(name) for name in dict.fromkeys([paths.corpus, *texts])]
 
 
 def bytes_in(places: Iterable[Path]) -> int:

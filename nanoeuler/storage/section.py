@@ -5,7 +5,7 @@ pydantic turn these classes into a JSON Schema. They are plain dataclasses never
 only reads its settings, and should not have to import pydantic for that.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import Enum, auto
 from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
@@ -69,6 +69,18 @@ def subsection(
 def section(kind: type[T]) -> type[T]:
     """Decorate a class as a section."""
     return dataclass(frozen=True, kw_only=True, eq=False)(kind)
+
+
+def with_keys(keys: Mapping[str, tuple[Any, Any]]) -> Callable[[type[T]], type[T]]:
+    """Decorate a class with keys that others declare: name → type and field."""
+
+    def decorate(kind: type[T]) -> type[T]:
+        for name, (type_of_key, declared) in keys.items():
+            kind.__annotations__[name] = type_of_key
+            setattr(kind, name, declared)
+        return kind
+
+    return decorate
 
 
 @section

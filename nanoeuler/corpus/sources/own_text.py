@@ -1,0 +1,57 @@
+"""Text of one's own: files, folders and globs that `corpus.sources` names by their paths."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nanoeuler.corpus.sources import is_named
+from nanoeuler.corpus.sources.source import Config, Option, Place, TextSource
+from nanoeuler.errors import UserError, brief
+
+if TYPE_CHECKING:
+    from nanoeuler.corpus.text_files import Reading
+
+
+class OwnText(TextSource):
+    """Text of one's own, which is not in the sources file and has no items to fetch."""
+
+    name, title = "own_text", "own text"
+    kind, repetitions = "own_text", ("in your own text, each path for itself", "none")
+    option = Option(
+        "--own", "PATH", "own text files, folders or globs, where corpus.sources names none", str
+    )
+
+    def entries_in(self, named: Any) -> list[Any]:
+        """Those of `corpus.sources` that name text of one's own."""
+        return [each for each in named if not is_named(each)]
+
+    def is_taken(self, config: Config) -> bool:
+        return bool(self.entries_in(config["corpus"].get("sources", ())))
+
+    def paths(self, config: Config) -> list[tuple[Path, "Reading"]]:
+        """The files, and how those of their entry are read."""
+        from nanoeuler.corpus.own_text import Named, find_files
+
+        named = map(Named.of, self.entries_in(config["corpus"]["sources"]))
+        return [(file, each.reading) for each in named for file in find_files(each.path)]
+
+    def check(self, config: Config, place: Place) -> None:
+        from nanoeuler.corpus.own_text import Named, find_files
+
+        sources = config["corpus"]["sources"]
+        for entry in self.entries_in(sources):
+            key = ("corpus", "sources", sources.index(entry))
+            named = Named.of(entry)
+            try:
+                find_files(named.path)
+                "".encode(named.reading.encoding or "utf-8")
+            except UserError as error:
+                raise UserError(f"{place.where(key)}: {error}") from error
+            except LookupError:
+                place.refuse(
+                    key,
+                    f"names the encoding {brief(str(named.reading.encoding))}, which Python does "
+                    "not know; write a name like utf-8, cp1251 or gb18030",
+                )
+
+
+OWN_TEXT = OwnText()
