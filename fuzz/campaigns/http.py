@@ -13,7 +13,7 @@ from fuzz.campaigns.base import BrokenPromise, Campaign
 from fuzz.campaigns.parquet import Parquet
 from fuzz.mutation import Mutator
 from nanoeuler.corpus import fineweb
-from nanoeuler.corpus.download import Source, download, note_path, partial_path
+from nanoeuler.corpus.download import SourceFile, download, note_path, partial_path
 from nanoeuler.corpus.page_filters import Filters
 from nanoeuler.corpus.remote_file import Patience
 from nanoeuler.storage.files import write_json
@@ -238,7 +238,7 @@ class Http(Campaign):
         promised = mutate.chance(0.5)
         sha256, size = (SHA256, len(FILE)) if promised else (None, None)
         try:
-            download(Source(url, bytes=size, sha256=sha256), target, patience=PATIENCE)
+            download(SourceFile(url, bytes=size, sha256=sha256), target, patience=PATIENCE)
         finally:
             if promised and target.exists() and target.read_bytes() != FILE:
                 raise BrokenPromise("a download was kept whose hash is not the one that is given")
@@ -249,7 +249,7 @@ class Http(Campaign):
         self.server.file = FILE
         self.server.changing = f"{mutate.rng.choice(names)} {mutate.rng.choice(told)}"
         target = folder / "kept"
-        download(Source(f"http://127.0.0.1:{self.server.port}/file"), target, patience=PATIENCE)
+        download(SourceFile(f"http://127.0.0.1:{self.server.port}/file"), target, patience=PATIENCE)
         if target.read_bytes() not in (FILE, OTHER):
             raise BrokenPromise("two versions of a file were joined")
 

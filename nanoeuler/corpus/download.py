@@ -39,7 +39,7 @@ TRIES_OF_A_DAMAGED_FILE = 2
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceFile:
     """A file as an entry of the sources file describes it.
 
     `largest` is the most bytes of a download whose size is not given.
@@ -52,7 +52,7 @@ class Source:
     largest: int = LARGEST_DOWNLOAD
 
     @classmethod
-    def from_entry(cls, entry: Mapping[str, Any], revision: str | None = None) -> "Source":
+    def from_entry(cls, entry: Mapping[str, Any], revision: str | None = None) -> "SourceFile":
         revision = entry.get("revision") or revision
         return cls(entry["url"], revision, entry.get("bytes"), entry.get("sha256"))
 
@@ -96,7 +96,9 @@ class Copy:
 
 
 @contextlib.contextmanager
-def local_copy(source: Source, output: Path, patience: Patience | None = None) -> Iterator[Copy]:
+def local_copy(
+    source: SourceFile, output: Path, patience: Patience | None = None
+) -> Iterator[Copy]:
     """Yield the verified file of `source`, from which `output` is to be made.
 
     A local file is used in place. A remote one is downloaded to a hidden name beside `output` and
@@ -174,7 +176,7 @@ def require_file(path: Path) -> None:
 
 
 def download(
-    source: Source,
+    source: SourceFile,
     target: Path,
     pause: float = 0.0,
     patience: Patience | None = None,
@@ -243,7 +245,7 @@ def only_process_at(partial: Path) -> Iterator[None]:
             path.unlink(missing_ok=True)
 
 
-def fetch(source: Source, partial: Path, pause: float, patience: Patience | None) -> str | None:
+def fetch(source: SourceFile, partial: Path, pause: float, patience: Patience | None) -> str | None:
     """Make `partial` the whole file, resuming where an earlier attempt stopped.
 
     Returns the commit that the server says the file is of.
@@ -274,7 +276,7 @@ def fetch(source: Source, partial: Path, pause: float, patience: Patience | None
     )
 
 
-def append(remote: RemoteFile, source: Source, partial: Path, have: int) -> None:
+def append(remote: RemoteFile, source: SourceFile, partial: Path, have: int) -> None:
     """Write what `remote` sends from byte `have` on to `partial`."""
     tag = f"download {partial.name[1 : -len('.partial')]}"
     with (

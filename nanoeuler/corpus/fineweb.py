@@ -24,7 +24,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from nanoeuler import log
-from nanoeuler.corpus.download import Source, local_copy, only_process_at
+from nanoeuler.corpus.download import SourceFile, local_copy, only_process_at
 from nanoeuler.corpus.extracted_pages import index_of
 from nanoeuler.corpus.page_filters import Filters
 from nanoeuler.corpus.parquet_pages import Damaged, NothingLeft, Parquet, write_pages
@@ -55,7 +55,7 @@ def extract(
             f"{log.counted(len(sources['shards']), 'shard')}, counted from 0; "
             "add it there, or give a smaller number"
         )
-    source = Source.from_entry(sources["shards"][shard], sources.get("revision"))
+    source = SourceFile.from_entry(sources["shards"][shard], sources.get("revision"))
     with explain_os_errors(output):
         location = source.location
         taken = (
@@ -95,7 +95,9 @@ def find_files(location: Path) -> list[Path]:
     return files
 
 
-def extract_local(source: Source, location: Path, filters: Filters, output: Path) -> dict[str, Any]:
+def extract_local(
+    source: SourceFile, location: Path, filters: Filters, output: Path
+) -> dict[str, Any]:
     files = find_files(location)
     if len(files) == 1 and (problem := source.mismatch(files[0])):
         raise UserError(f"{files[0]}: {problem}; fetch it again, or correct the sources file")
@@ -105,7 +107,7 @@ def extract_local(source: Source, location: Path, filters: Filters, output: Path
 
 
 def extract_remote(
-    source: Source, location: str, filters: Filters, output: Path, patience: Patience | None
+    source: SourceFile, location: str, filters: Filters, output: Path, patience: Patience | None
 ) -> dict[str, Any]:
     name = PurePosixPath(unquote(urlsplit(location).path)).stem
     scratch = output.with_name(f".{output.name}.ranges")

@@ -12,7 +12,7 @@ from pathlib import Path
 from nanoeuler import log
 from nanoeuler.corpus.addresses import resolve, shown
 from nanoeuler.corpus.decode import UTF_16_MARKS, decode
-from nanoeuler.corpus.download import Source, download
+from nanoeuler.corpus.download import SourceFile, download
 from nanoeuler.corpus.gutenberg import HEADER, WEB_PAGE
 from nanoeuler.corpus.gutenberg_borders import ENDS, LICENCE_START, START
 from nanoeuler.corpus.limits import LARGEST_BOOK
@@ -42,7 +42,7 @@ def fetch_book(
         log.line("refetch", f"{output}: {problem}")
     first_problem: UserError | None = None
     for address in addresses(mirror, book):
-        source = Source(address, largest=LARGEST_BOOK)
+        source = SourceFile(address, largest=LARGEST_BOOK)
         url = source.url
 
         def check(path: Path, url: str = url) -> None:

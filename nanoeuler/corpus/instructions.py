@@ -26,7 +26,7 @@ from nanoeuler.corpus.dialogue import (
     read_conversation,
     read_prompt,
 )
-from nanoeuler.corpus.download import Source, local_copy
+from nanoeuler.corpus.download import SourceFile, local_copy
 from nanoeuler.corpus.record_fields import (
     MOST_NAMES,
     READ_OF_ALL,
@@ -80,7 +80,7 @@ def prepare(
     mixture: list[dict[str, Any]] = []
     copies = 0
     for member in members:
-        source, weight = Source.from_entry(member), member.get("weight", 1)
+        source, weight = SourceFile.from_entry(member), member.get("weight", 1)
         with local_copy(source, output, patience) as copy:
             found, problems, twice, unread = check_records(
                 copy.path, source.url, check_record, WANTED, READ

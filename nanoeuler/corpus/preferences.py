@@ -22,7 +22,7 @@ from typing import Any
 
 from nanoeuler import log
 from nanoeuler.corpus.dialogue import Turn, messages_before, read_message, read_prompt
-from nanoeuler.corpus.download import Source, local_copy
+from nanoeuler.corpus.download import SourceFile, local_copy
 from nanoeuler.corpus.instructions import check_records, find_entry, split, write_splits
 from nanoeuler.corpus.record_fields import (
     READ_OF_ALL,
@@ -60,7 +60,7 @@ def prepare(
     Raises `UserError` when that cannot be read, or when more than half of its pairs are bad.
     """
     entry = find_entry(name, sources, "preferences")
-    source = Source.from_entry(entry)
+    source = SourceFile.from_entry(entry)
     require_ours(output)
     output.parent.mkdir(parents=True, exist_ok=True)
     with local_copy(source, output, patience) as copy:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nanoeuler import log
-from nanoeuler.corpus.download import Source, local_copy
+from nanoeuler.corpus.download import SourceFile, local_copy
 from nanoeuler.corpus.json_records import read_json_records
 from nanoeuler.corpus.record_fields import NO_PLACE, is_given
 from nanoeuler.corpus.remote_file import Patience
@@ -36,7 +36,7 @@ def prepare(
             f"{name}: no name under questions in the sources file (there: "
             f"{', '.join(sources) or 'none'}); correct it, or add it there"
         )
-    source = Source.from_entry(sources[name])
+    source = SourceFile.from_entry(sources[name])
     output.parent.mkdir(parents=True, exist_ok=True)
     with local_copy(source, output, patience) as copy:
         questions = [

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from nanoeuler import log
-from nanoeuler.corpus.download import Source, local_copy
+from nanoeuler.corpus.download import SourceFile, local_copy
 from nanoeuler.corpus.json_records import (
     Ration,
     check_unpacked,
@@ -84,7 +84,7 @@ def prepare(
 
     `task` is an entry that `describe_task` returns.
     """
-    source = Source.from_entry(task)
+    source = SourceFile.from_entry(task)
     require_ours(output)
     output.parent.mkdir(parents=True, exist_ok=True)
     members = task.get("members")

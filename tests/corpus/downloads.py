@@ -18,7 +18,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from nanoeuler.corpus.download import *
-download(Source(sys.argv[1]), Path(sys.argv[2]), pause=float(sys.argv[3]))
+download(SourceFile(sys.argv[1]), Path(sys.argv[2]), pause=float(sys.argv[3]))
 """
 
 

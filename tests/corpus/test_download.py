@@ -14,7 +14,7 @@ import pytest
 from downloads import CONTENT, IMPATIENT, PROGRAM, QUICK, SHA256, hidden_files
 
 from nanoeuler.corpus import host_locks
-from nanoeuler.corpus.download import Source, download
+from nanoeuler.corpus.download import SourceFile, download
 from nanoeuler.corpus.remote_file import Patience, RemoteFile
 from nanoeuler.errors import UserError
 from tests.servers import Fault
@@ -22,7 +22,7 @@ from tests.waiting import wait_until
 
 
 def test_a_file_arrives_whole_and_leaves_nothing_beside_it(server, address, target):
-    download(Source(address, bytes=len(CONTENT), sha256=SHA256), target, patience=QUICK)
+    download(SourceFile(address, bytes=len(CONTENT), sha256=SHA256), target, patience=QUICK)
     assert target.read_bytes() == CONTENT
     assert hidden_files(target) == []
     assert server.bytes_served == len(CONTENT)
@@ -33,7 +33,7 @@ def test_a_connection_that_breaks_off_is_resumed_where_it_ended(server, address,
     server.fail(
         "/books/file.bin", Fault(truncate=True, after=200_000), Fault(truncate=True, after=100_000)
     )
-    download(Source(address, sha256=SHA256), target, patience=QUICK)
+    download(SourceFile(address, sha256=SHA256), target, patience=QUICK)
     assert target.read_bytes() == CONTENT
     assert server.bytes_served == len(CONTENT)
     assert [seen.headers.get("Range") for seen in server.seen] == [
@@ -46,7 +46,7 @@ def test_a_connection_that_breaks_off_is_resumed_where_it_ended(server, address,
 
 def test_a_stalled_connection_times_out_and_is_resumed(server, address, target):
     server.fail("/books/file.bin", Fault(stall=True, after=50_000))
-    download(Source(address), target, patience=IMPATIENT)
+    download(SourceFile(address), target, patience=IMPATIENT)
     assert target.read_bytes() == CONTENT
     assert server.bytes_served == len(CONTENT)
 
@@ -54,14 +54,14 @@ def test_a_stalled_connection_times_out_and_is_resumed(server, address, target):
 def test_a_server_without_ranges_is_asked_for_the_whole_file_again(server, address, target):
     server.ranges = False
     server.fail("/books/file.bin", Fault(truncate=True, after=200_000))
-    download(Source(address), target, patience=QUICK)
+    download(SourceFile(address), target, patience=QUICK)
     assert target.read_bytes() == CONTENT
 
 
 def test_without_a_validator_nothing_is_glued_together(server, address, target):
     server.validators = False
     server.fail("/books/file.bin", Fault(truncate=True, after=200_000))
-    download(Source(address), target, patience=QUICK)
+    download(SourceFile(address), target, patience=QUICK)
     assert target.read_bytes() == CONTENT
     assert server.bytes_served == 200_000 + len(CONTENT)
 
@@ -72,10 +72,10 @@ def test_a_file_that_changed_meanwhile_is_fetched_anew(server, address, target):
         *[Fault(truncate=True, after=100_000 * (n == 0)) for n in range(QUICK.attempts + 1)],
     )
     with pytest.raises(UserError, match="4 times in a row"):
-        download(Source(address), target, patience=QUICK)
+        download(SourceFile(address), target, patience=QUICK)
     server.faults.clear()
     server.put("books/file.bin", CONTENT[::-1])
-    download(Source(address), target, patience=QUICK)
+    download(SourceFile(address), target, patience=QUICK)
     assert target.read_bytes() == CONTENT[::-1]
 
 
@@ -89,7 +89,7 @@ def test_a_killed_download_goes_on_in_the_next_process(server, address, target):
     have = partial.stat().st_size
     assert have >= 250_000
     assert not target.exists()
-    download(Source(address, sha256=SHA256), target, patience=QUICK)
+    download(SourceFile(address, sha256=SHA256), target, patience=QUICK)
     assert server.seen[-1].headers["Range"] == f"bytes={have}-"
     assert target.read_bytes() == CONTENT
     assert hidden_files(target) == []
@@ -104,7 +104,7 @@ def test_a_download_killed_after_its_last_byte_is_not_fetched_again(server, addr
         json.dumps({"url": address, "validator": remote.validator})
     )
     before = server.bytes_served
-    download(Source(address, sha256=SHA256), target, patience=QUICK)
+    download(SourceFile(address, sha256=SHA256), target, patience=QUICK)
     assert target.read_bytes() == CONTENT
     assert server.bytes_served == before
 
@@ -114,7 +114,7 @@ def test_content_that_is_refused_is_not_kept(address, target):
         raise UserError(f"{path.stat().st_size} bytes of nonsense")
 
     with pytest.raises(UserError, match="640000 bytes of nonsense"):
-        download(Source(address), target, patience=QUICK, check=refuse)
+        download(SourceFile(address), target, patience=QUICK, check=refuse)
     assert list(target.parent.iterdir()) == []
 
 
@@ -137,7 +137,7 @@ def test_a_second_connection_waits_until_the_first_has_ended(server, address, ta
     first.start()
     wait_until(lambda: server.seen)
     began = time.time()
-    download(Source(address), target, patience=QUICK)
+    download(SourceFile(address), target, patience=QUICK)
     assert time.time() - began > 0.5
     first.join()
 
@@ -160,11 +160,11 @@ def test_a_clock_that_was_set_back_does_not_stop_everything(monkeypatch):
 def test_a_second_process_on_the_same_target_is_told_so(server, address, target):
     server.fail("/books/file.bin", Fault(stall=True, after=1000))
     first = threading.Thread(
-        target=lambda: download(Source(address), target, patience=Patience(3, 0.01, 1.0))
+        target=lambda: download(SourceFile(address), target, patience=Patience(3, 0.01, 1.0))
     )
     first.start()
     wait_until(lambda: server.seen)
     with pytest.raises(UserError, match="another process is downloading this file"):
-        download(Source(address), target, patience=QUICK)
+        download(SourceFile(address), target, patience=QUICK)
     first.join()
     assert target.read_bytes() == CONTENT

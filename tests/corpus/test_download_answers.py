@@ -8,7 +8,7 @@ import pytest
 from downloads import CONTENT, QUICK, SHA256, hidden_files
 
 from nanoeuler.corpus.addresses import resolve
-from nanoeuler.corpus.download import Source, download
+from nanoeuler.corpus.download import SourceFile, download
 from nanoeuler.corpus.remote_file import NotThere, Patience, RemoteFile, StartOver, retry_after
 from nanoeuler.errors import UserError
 from tests.servers import Fault
@@ -17,7 +17,7 @@ from tests.servers import Fault
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_a_passing_error_is_waited_out(server, address, target, status):
     server.fail("/books/file.bin", Fault(status=status), Fault(status=status))
-    download(Source(address), target, patience=QUICK)
+    download(SourceFile(address), target, patience=QUICK)
     assert target.read_bytes() == CONTENT
     assert [seen.status for seen in server.seen] == [status, status, 200]
 
@@ -26,14 +26,14 @@ def test_a_passing_error_is_waited_out(server, address, target, status):
 def test_retry_after_is_honoured(server, address, target, form):
     value = "1" if form == "seconds" else email.utils.formatdate(time.time() + 2, usegmt=True)
     server.fail("/books/file.bin", Fault(status=429, headers={"Retry-After": value}))
-    download(Source(address), target, patience=QUICK)
+    download(SourceFile(address), target, patience=QUICK)
     assert server.seen[1].time - server.seen[0].time >= 0.95
 
 
 def test_a_server_that_asks_for_hours_ends_the_run_with_a_sentence(server, address, target):
     server.fail("/books/file.bin", Fault(status=429, headers={"Retry-After": "7200"}))
     with pytest.raises(UserError, match=r"429 .* asks to be left alone until .*; run again then"):
-        download(Source(address), target, patience=QUICK)
+        download(SourceFile(address), target, patience=QUICK)
 
 
 def test_retry_after_takes_seconds_and_dates_and_ignores_the_rest():
@@ -54,7 +54,7 @@ def test_a_server_in_trouble_is_given_up_after_some_attempts(server, address, ta
         UserError,
         match=r"/books/file.bin: the server answers 500 .*, 4 times in a row; .*try again later",
     ):
-        download(Source(address), target, patience=QUICK)
+        download(SourceFile(address), target, patience=QUICK)
     assert server.requests() == 4
     assert not target.exists()
 
@@ -65,13 +65,13 @@ def test_nobody_at_the_address_is_one_sentence(target):
         match=r"^http://127.0.0.1:9/x: the connection failed \(Connection refused\), "
         r"2 times in a row",
     ):
-        download(Source("http://127.0.0.1:9/x"), target, patience=Patience(2, 0.01, 0.3))
+        download(SourceFile("http://127.0.0.1:9/x"), target, patience=Patience(2, 0.01, 0.3))
 
 
 @pytest.mark.parametrize("host", ["localhost:port", "a" * 70 + ".com"])
 def test_a_host_that_cannot_be_one_is_one_sentence(target, host):
     with pytest.raises(UserError, match=r"not an address that can be asked .*; correct it"):
-        download(Source(f"http://{host}/x"), target, patience=QUICK)
+        download(SourceFile(f"http://{host}/x"), target, patience=QUICK)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_a_final_answer_is_not_asked_for_twice(server, address, target, status, 
     with pytest.raises(
         UserError, match=rf"/books/file.bin: the server answers {status} .*{sentence}"
     ) as caught:
-        download(Source(address), target, patience=QUICK)
+        download(SourceFile(address), target, patience=QUICK)
     assert isinstance(caught.value, NotThere) == (status in (404, 410))
     assert server.requests() == 1
     assert hidden_files(target) == []
@@ -97,14 +97,14 @@ def test_a_final_answer_is_not_asked_for_twice(server, address, target, status, 
 
 def test_a_corrupted_body_is_fetched_once_more(server, address, target):
     server.fail("/books/file.bin", Fault(corrupt=True, after=1234))
-    download(Source(address, sha256=SHA256), target, patience=QUICK)
+    download(SourceFile(address, sha256=SHA256), target, patience=QUICK)
     assert target.read_bytes() == CONTENT
     assert server.requests() == 2
 
 
 def test_a_hash_that_stays_wrong_is_refused(server, address, target):
     with pytest.raises(UserError, match=r"has the SHA-256 .*, where the sources file says 0000"):
-        download(Source(address, sha256="0" * 64), target, patience=QUICK)
+        download(SourceFile(address, sha256="0" * 64), target, patience=QUICK)
     assert server.requests() == 2
     assert list(target.parent.iterdir()) == []
 
@@ -113,7 +113,7 @@ def test_a_length_other_than_the_sources_say_is_told_before_the_download(server,
     with pytest.raises(
         UserError, match=r"has 640,000 bytes, where the sources file says 5,000,000"
     ):
-        download(Source(address, bytes=5_000_000), target, patience=QUICK)
+        download(SourceFile(address, bytes=5_000_000), target, patience=QUICK)
     assert server.requests() == 1
 
 
@@ -121,7 +121,9 @@ def test_hugging_face_addresses_follow_the_redirect_without_the_token(server, ta
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     server.put("datasets/owner/name/data/a b.bin", CONTENT)
     download(
-        Source("hf://datasets/owner/name/data/a b.bin", revision="abc123"), target, patience=QUICK
+        SourceFile("hf://datasets/owner/name/data/a b.bin", revision="abc123"),
+        target,
+        patience=QUICK,
     )
     assert target.read_bytes() == CONTENT
     asked, redirected = server.seen
@@ -155,7 +157,7 @@ def test_ranges_give_just_their_bytes(server, address):
 
 def test_the_proxy_that_the_environment_names_is_asked(server, address, target, monkeypatch):
     monkeypatch.setenv("http_proxy", server.url.replace("://", "://reader:pass%20word@"))
-    download(Source("http://books.invalid/books/file.bin"), target, patience=QUICK)
+    download(SourceFile("http://books.invalid/books/file.bin"), target, patience=QUICK)
     assert target.read_bytes() == CONTENT
     headers = {name.lower(): value for name, value in server.seen[0].headers.items()}
     login = base64.b64encode(b"reader:pass word").decode()
@@ -166,4 +168,4 @@ def test_the_proxy_that_the_environment_names_is_asked(server, address, target, 
 def test_redirects_that_go_round_end(server, target):
     server.fail("/loop", *[Fault(status=302, headers={"Location": "/loop"})] * 20)
     with pytest.raises(UserError, match="redirects more than 8 times"):
-        download(Source(f"{server.url}/loop"), target, patience=QUICK)
+        download(SourceFile(f"{server.url}/loop"), target, patience=QUICK)

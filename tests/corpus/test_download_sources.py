@@ -9,7 +9,7 @@ import pytest
 from downloads import CONTENT, QUICK, SHA256
 
 from nanoeuler.corpus.addresses import resolve
-from nanoeuler.corpus.download import Source, download, local_copy
+from nanoeuler.corpus.download import SourceFile, download, local_copy
 from nanoeuler.errors import UserError
 
 
@@ -21,24 +21,24 @@ def test_local_files_are_copied_or_used_in_place(tmp_path, target):
         "file://" + urllib.parse.quote(str(file)),
         "file://localhost" + urllib.parse.quote(str(file)),
     ):
-        download(Source(url, sha256=SHA256), target)
+        download(SourceFile(url, sha256=SHA256), target)
         assert target.read_bytes() == CONTENT
-        with local_copy(Source(url), tmp_path / "made") as found:
+        with local_copy(SourceFile(url), tmp_path / "made") as found:
             assert found.path == file
     assert file.exists()
     with pytest.raises(UserError, match=r"nowhere\.txt: no such file"):
-        download(Source(str(tmp_path / "nowhere.txt")), target)
+        download(SourceFile(str(tmp_path / "nowhere.txt")), target)
     with pytest.raises(UserError, match="has 640,000 bytes"):
-        download(Source(str(file), bytes=1), target)
+        download(SourceFile(str(file), bytes=1), target)
     with (
         pytest.raises(UserError, match="SHA-256"),
-        local_copy(Source(str(file), sha256="0" * 64), tmp_path / "made"),
+        local_copy(SourceFile(str(file), sha256="0" * 64), tmp_path / "made"),
     ):
         pass
 
 
 def test_a_remote_file_is_removed_after_use(server, address, tmp_path):
-    with local_copy(Source(address, sha256=SHA256), tmp_path / "made", QUICK) as found:
+    with local_copy(SourceFile(address, sha256=SHA256), tmp_path / "made", QUICK) as found:
         assert found.path.read_bytes() == CONTENT
     assert list(tmp_path.iterdir()) == []
 
@@ -48,7 +48,7 @@ def test_without_a_known_hash_the_next_download_must_be_the_file_of_the_first(
 ):
     monkeypatch.setenv("HF_ENDPOINT", server.url)
     commit = "0123456789" * 4
-    source = Source("hf://datasets/o/n/pairs.json", commit)
+    source = SourceFile("hf://datasets/o/n/pairs.json", commit)
     server.put("datasets/o/n/pairs.json", b"<html>")
     with pytest.raises(UserError, match="no records"), local_copy(source, tmp_path / "made", QUICK):
         raise UserError("no records")
@@ -64,7 +64,7 @@ def test_without_a_known_hash_the_next_download_must_be_the_file_of_the_first(
         local_copy(source, tmp_path / "made", QUICK),
     ):
         pass
-    known = Source(source.url, commit, sha256=other)
+    known = SourceFile(source.url, commit, sha256=other)
     with local_copy(known, tmp_path / "made", QUICK) as found:
         assert found.path.read_bytes() == b"other"
     assert [path.name for path in tmp_path.iterdir()] == ["made.first.json"]
@@ -74,7 +74,7 @@ def test_the_commit_that_a_server_names_is_noted(server, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", server.url)
     server.commit = "fedcba9876" * 4
     server.put("datasets/o/n/pairs.json", b"first")
-    with local_copy(Source("hf://datasets/o/n/pairs.json"), tmp_path / "made", QUICK) as found:
+    with local_copy(SourceFile("hf://datasets/o/n/pairs.json"), tmp_path / "made", QUICK) as found:
         assert found.revision == server.commit
     (noted,) = json.loads((tmp_path / "made.first.json").read_text()).values()
     assert noted["revision"] == server.commit

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nanoeuler.cli import main
-from nanoeuler.corpus.download import Source, download
+from nanoeuler.corpus.download import SourceFile, download
 from nanoeuler.corpus.gutenberg_mirror import fetch_book
 from nanoeuler.corpus.limits import LARGEST_BOOK, LARGEST_DOWNLOAD
 from nanoeuler.corpus.remote_file import Patience, RemoteFile, StartOver, TooLarge
@@ -31,7 +31,7 @@ def refusal(server: Server, tmp_path: Path, fault: Fault, patience: Patience = Q
     server.fail("/file", *[fault] * 20)
     target = tmp_path / "kept" / "file"
     with pytest.raises(UserError) as caught:
-        download(Source(f"{server.url}/file"), target, patience=patience)
+        download(SourceFile(f"{server.url}/file"), target, patience=patience)
     assert not target.exists()
     return str(caught.value)
 
@@ -202,7 +202,7 @@ def test_a_file_in_chunks_of_a_byte_with_a_few_trailers_is_read(server, tmp_path
     content = bytes(range(256)) * 100
     chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in content)
     server.fail("/file", Fault(raw=CHUNKED + chunks + b"0\r\nChecksum: x\r\n\r\n"))
-    download(Source(f"{server.url}/file"), tmp_path / "file", patience=QUICK)
+    download(SourceFile(f"{server.url}/file"), tmp_path / "file", patience=QUICK)
     assert (tmp_path / "file").read_bytes() == content
 
 
@@ -215,7 +215,7 @@ def test_a_range_that_does_not_say_its_version_is_not_joined(server, tmp_path, v
     old = head("200 OK", "Content-Length: 60000", validator) + b"old" * 10_000
     rest = head("206 Part", "Content-Range: bytes 30000-59999/60000", "Content-Length: 30000")
     server.fail("/file", Fault(raw=old), Fault(raw=rest + b"new" * 10_000))
-    download(Source(address), tmp_path / "file", patience=QUICK)
+    download(SourceFile(address), tmp_path / "file", patience=QUICK)
     assert (tmp_path / "file").read_bytes() == b"new" * 20_000
     asked = [seen.headers for seen in server.seen]
     assert asked[-1].get("Range") is None
@@ -233,7 +233,7 @@ def test_a_packed_file_that_the_server_calls_packed_is_the_file(server, tmp_path
     packed = gzip.compress(b"text" * 100)
     headers = [f"Content-Length: {len(packed)}", "Content-Encoding: x-gzip"]
     server.fail("/file.json.gz", Fault(raw=head("200 OK", *headers) + packed))
-    download(Source(f"{server.url}/file.json.gz"), tmp_path / "file", patience=QUICK)
+    download(SourceFile(f"{server.url}/file.json.gz"), tmp_path / "file", patience=QUICK)
     assert (tmp_path / "file").read_bytes() == packed
     server.fail(
         "/file", Fault(raw=head("200 OK", "Content-Length: 1", "Content-Encoding: identity") + b"x")
@@ -256,5 +256,5 @@ def test_a_damaged_note_of_a_download_starts_it_afresh(server, tmp_path, note):
     address = server.put("file", b"whole")
     (tmp_path / ".file.partial").write_bytes(b"part")
     (tmp_path / ".file.partial.json").write_text(note, encoding="latin-1")
-    download(Source(address), tmp_path / "file", patience=QUICK)
+    download(SourceFile(address), tmp_path / "file", patience=QUICK)
     assert (tmp_path / "file").read_bytes() == b"whole"

@@ -7,7 +7,7 @@ import pytest
 
 from nanoeuler.cli import main
 from nanoeuler.corpus.addresses import authorization, resolve, shown, without_login
-from nanoeuler.corpus.download import Source, download
+from nanoeuler.corpus.download import SourceFile, download
 from nanoeuler.corpus.gutenberg_mirror import fetch_book
 from nanoeuler.corpus.remote_file import Patience
 from nanoeuler.errors import UserError
@@ -91,7 +91,7 @@ def test_no_error_tells_a_secret(server, tmp_path, fault):
     server.fail("/file", *[fault] * 9)
     address = login(f"{server.url}/file") + QUERY
     with pytest.raises(UserError) as caught:
-        download(Source(address), tmp_path / "file", patience=QUICK)
+        download(SourceFile(address), tmp_path / "file", patience=QUICK)
     assert hides(str(caught.value))
     kept = [path.name + path.read_text() for path in tmp_path.iterdir()]
     assert not kept or all(map(hides, kept))
