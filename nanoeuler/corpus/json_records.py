@@ -1,4 +1,4 @@
-"""Read records from a JSON file: a list, or one object a line, plain or compressed with gzip.
+"""Read records from a JSON file: a list, or one object a line, plain or packed (gzip, Zstandard).
 
 Records are read one after another, so that memory holds one of them however large the file is, and
 however much a compressed one unpacks to (limits.py).
@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from nanoeuler.corpus.limits import LARGEST_RECORD, MOST_INFLATION, most_unpacked
+from nanoeuler.corpus.packed_files import unpacker
 from nanoeuler.errors import UserError
 
-GZIP = b"\x1f\x8b"
+PACKED = {b"\x1f\x8b": ".gz", b"\x28\xb5\x2f\xfd": ".zst"}
+"""The first bytes of packed files, and their usual suffix."""
 UNREADABLE = (ValueError, RecursionError)
 """Errors of the JSON reader: ill-formed text or a number of thousands of digits; deep nesting."""
 BLOCK = 1 << 20  # bytes read at once
@@ -47,16 +49,17 @@ def check_unpacked(opened: Callable[[], IO[bytes]], address: str, ration: Ration
                         f"{MOST_INFLATION} times its size, as no data set does; "
                         "if it is one, unpack it and name the unpacked file"
                     )
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise UserError(f"{address}: damaged gzip ({error}); fetch it again") from error
+        except (EOFError, ValueError, zlib.error, gzip.BadGzipFile) as error:
+            kind = "gzip" if isinstance(reader.raw, gzip.GzipFile) else "Zstandard"
+            raise UserError(f"{address}: damaged {kind} ({error}); fetch it again") from error
 
 
 def unpack(opened: Callable[[], IO[bytes]]) -> io.BufferedReader:
-    """Return a reader of the bytes that `opened` gives, which may be compressed with gzip."""
+    """Return a reader of the bytes that `opened` gives, which may be packed."""
     packed: io.BufferedReader = io.BufferedReader(cast(io.RawIOBase, opened()), BLOCK)
-    if packed.peek(len(GZIP)).startswith(GZIP):
-        return io.BufferedReader(gzip.GzipFile(fileobj=packed), BLOCK)
-    return packed
+    beginning = packed.peek(max(map(len, PACKED)))
+    suffix = next((PACKED[magic] for magic in PACKED if beginning.startswith(magic)), None)
+    return io.BufferedReader(unpacker(packed, suffix), BLOCK) if suffix else packed
 
 
 def read_json_records(path: Path, address: str) -> Iterator[tuple[str, Any]]:

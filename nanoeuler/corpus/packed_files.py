@@ -112,15 +112,25 @@ def find_zstd() -> Any:
     return importlib.import_module(name)
 
 
-class StreamReader:
+class StreamReader(io.RawIOBase):
     """Reads one stream after another, each with a decompressor that knows a limit of memory."""
 
     def __init__(self, packed: IO[bytes], decompressor: Callable[[], Any]):
+        super().__init__()
         self.packed, self.decompressor = packed, decompressor
         self.rest = packed.read(BLOCK)
         self.unpacking: Any = None
 
-    def read(self, size: int) -> bytes:
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        block = self.unpack(len(buffer))
+        buffer[: len(block)] = block
+        return len(block)
+
+    def unpack(self, size: int) -> bytes:
+        """Return at most `size` bytes, and none at the end."""
         while self.rest or self.unpacking is not None:
             self.unpacking = self.unpacking or self.decompressor()
             if self.unpacking.needs_input and not self.rest:

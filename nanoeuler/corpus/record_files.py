@@ -1,10 +1,10 @@
 """Read records from a file in the formats of public data sets: JSON, JSON lines or parquet.
 
-JSON may be compressed with gzip.
+JSON may be packed with gzip or Zstandard.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,15 +24,26 @@ TIME_ZONE = "WITH TIME ZONE"
 and nothing is learned from times."""
 
 
-def read_records(path: Path, address: str) -> Iterator[tuple[str, Any]]:
-    """Yield each record of a file with its position ("line 3"); `address` names it in errors."""
+def read_records(
+    path: Path, address: str, fields: Collection[str] | None = None
+) -> Iterator[tuple[str, Any]]:
+    """Yield each record of a file with its position ("line 3"); `address` names it in errors.
+
+    Of a parquet file only the columns in `fields` are read, if they are given.
+    """
     with path.open("rb") as file:
         is_parquet = file.read(len(PARQUET)) == PARQUET
-    yield from read_parquet_rows(path, address) if is_parquet else read_json_records(path, address)
+    if is_parquet:
+        yield from read_parquet_rows(path, address, fields)
+    else:
+        yield from read_json_records(path, address)
 
 
-def read_parquet_rows(path: Path, address: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Do the same for a parquet file. A text that is not UTF-8 comes as bytes."""
+def read_parquet_rows(
+    path: Path, address: str, fields: Collection[str] | None = None
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Do the same for a parquet file, a group of rows at a time. A text that is not UTF-8 comes as
+    bytes."""
     import duckdb
 
     from nanoeuler.corpus.parquet_files import named
@@ -46,7 +57,7 @@ def read_parquet_rows(path: Path, address: str) -> Iterator[tuple[str, dict[str,
                     f"{address}: unpacks to {size:,} bytes, over {MOST_INFLATION} times its size, "
                     "as no data set does; correct the address"
                 )
-            for number, record in enumerate(read_rows(connection, name), 1):
+            for number, record in enumerate(read_rows(connection, name, fields), 1):
                 yield f"row {number}", record
     except (MemoryError, duckdb.Error) as error:
         if isinstance(error, MemoryError) or "Out of Memory Error" in str(error):
@@ -58,14 +69,21 @@ def read_parquet_rows(path: Path, address: str) -> Iterator[tuple[str, dict[str,
         raise UserError(f"{address}: damaged parquet ({problem}); fetch it again") from error
 
 
-def read_rows(connection: "duckdb.DuckDBPyConnection", name: str) -> Iterator[dict[str, Any]]:
+def read_rows(
+    connection: "duckdb.DuckDBPyConnection", name: str, fields: Collection[str] | None
+) -> Iterator[dict[str, Any]]:
     """Yield the rows of the file that DuckDB opens by `name`, without nulls."""
     import duckdb
 
     from nanoeuler.corpus.parquet_files import bad_rows, between, identifier, is_not_utf8, reading
+    from nanoeuler.corpus.parquet_ranges import read_row_groups
 
     described = connection.execute(f"describe select * from {reading(name)}").fetchall()
-    columns = [column for column, kind, *_ in described if TIME_ZONE not in kind]
+    columns = [
+        column
+        for column, kind, *_ in described
+        if TIME_ZONE not in kind and (fields is None or column in fields)
+    ]
     quoted = [identifier(column) for column in columns]
     of_bytes = any(BYTES in kind for _, kind, *_ in described)
 
@@ -87,23 +105,25 @@ def read_rows(connection: "duckdb.DuckDBPyConnection", name: str) -> Iterator[di
                 return b"\xff"
             raise
 
-    wanted, number = ", ".join(quoted) or "null", 0
-    try:
-        for row in select(wanted, reading(name)):
-            yield record(row)
-            number += 1
-        return
-    except duckdb.Error as error:
-        if not is_not_utf8(error):
-            raise
-    counted = reading(name, "file_row_number = true")
-    [(total,)] = select("count(*)", counted)
-    for bad in [*bad_rows(connection, counted, quoted, number, total), total]:
-        for row in select(wanted, f"{counted} {between(number, bad)}"):
-            yield record(row)
-        if bad < total:
-            yield record(cell(column, f"{counted} {between(bad, bad + 1)}") for column in quoted)
-        number = bad + 1
+    wanted, bad = ", ".join(quoted) or "null", 0
+    rows = reading(name, "file_row_number = true")
+    for group in read_row_groups(connection, name):
+        number, end = group.first_row, group.end_row
+        try:
+            for row in select(wanted, f"{rows} {between(number, end)}"):
+                yield record(row)
+                number += 1
+            continue
+        except duckdb.Error as error:
+            if not is_not_utf8(error):
+                raise
+        for last in [*bad_rows(connection, rows, quoted, number, end, bad), end]:
+            for row in select(wanted, f"{rows} {between(number, last)}"):
+                yield record(row)
+            if last < end:
+                bad += 1
+                yield record(cell(column, f"{rows} {between(last, last + 1)}") for column in quoted)
+            number = last + 1
 
 
 def as_text(value: Any) -> Any:
