@@ -16,8 +16,8 @@ from nanoeuler.storage import folders
         (
             [],
             [],
-            "no text to build a corpus of; name gutenberg, fineweb or a path of your own in "
-            "corpus.sources",
+            "no text to build a corpus of; name gutenberg, fineweb, documents or a path of your "
+            "own in corpus.sources",
         ),
         (
             ["gutenberg"],

@@ -49,8 +49,8 @@ def main() -> int:
     else:
         given = (options.record, options.metrics, options.items, options.table, options.card)
         files = [*filter(None, (options.output, *given))]
-    if stage == "fineweb":
-        files += [options.output.with_suffix(suffix) for suffix in (".index", ".parquet")]
+    beside = {"fineweb": (".index", ".parquet"), "documents": (".index", ".jsonl")}
+    files += [options.output.with_suffix(suffix) for suffix in beside.get(stage, ())]
     for file in files:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)

@@ -112,6 +112,10 @@ MISTAKES = {
         {"added": "corpus: {fineweb: {shards: 3}}"},
         r"corpus.fineweb.shards is 3, but the sources file lists 1; add shards there",
     ),
+    "more files than there are": (
+        {"added": "corpus: {sources: [documents], documents: {files: 3}}"},
+        r"corpus.documents.files is 3, but the sources file lists 2; add files there",
+    ),
     "page lengths exchanged": (
         {"added": "corpus: {fineweb: {min_characters: 9, max_characters: 8}}"},
         r"min_characters is above max_characters",

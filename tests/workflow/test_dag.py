@@ -343,6 +343,24 @@ def test_other_questions_make_the_corpus_again_while_it_must_not_quote_them(done
     assert done.planned("build_corpus", "--config", "evaluate={questions: null}") == {}
 
 
+def test_documents_are_extracted_file_by_file_and_read_by_the_corpus(checkout):
+    files = "[{url: a.jsonl}, {url: b.parquet}]"
+    checkout.write("sources.yaml", f"documents: {{collection: web, files: {files}}}")
+    for old, new in (("{name: shared}", "{name: shared, sources: [documents]}"), ("world", "null")):
+        checkout.replace("config/config.yaml", old, new)
+    off = ("--config", "sft={enabled: false}", "dpo={enabled: false}")
+    checkout.run("build_corpus", *off)
+    *extracted, assembled = checkout.calls
+    assert {call.split()[0] for call in extracted} == {"plan", "documents"}
+    texts = sorted((checkout.path / "data").rglob("file-*.txt"))
+    assert [path.name for path in texts] == ["file-000.txt", "file-001.txt"]
+    given = " ".join(str(path.relative_to(checkout.path)) for path in texts)
+    assert f"assemble --documents {given} --config" in assembled
+    assert checkout.planned("build_corpus", *off) == {}
+    checkout.replace("sources.yaml", "a.jsonl", "c.jsonl")
+    assert checkout.planned("build_corpus", *off) == {"extract_documents": 1, "build_corpus": 1}
+
+
 @pytest.mark.parametrize(
     ("target", "stages"),
     [

@@ -5,6 +5,7 @@ gutenberg: {collection: classics, mirror: "{data_dir}/mirror", licence: Public d
   {id: 1342, title: Pride and Prejudice}, {id: 84}]}
 fineweb: {collection: web, shards: [{url: "https://example.org/000.parquet"}]}
 instructions: {alpaca: {url: alpaca.json}}
+documents: {collection: web, files: [{url: a.jsonl.zst}, {url: b.parquet}]}
 questions: {world: {url: questions.jsonl}}
 """
 CONFIG = """

@@ -9,6 +9,10 @@ TEXTS = {
         "fineweb",
         "extract the web pages of a FineWeb-Edu shard that pass the filters",
     ),
+    "documents": (
+        "documents",
+        "extract the documents of a file (JSON lines, Parquet) that pass the filters",
+    ),
 }
 """Sources that `corpus.sources` names by their names → the command that fetches, and its help."""
 DATA_SETS = {
