@@ -26,8 +26,8 @@ RESOLVED = make_dataclass(
 )
 """A configuration whose sources file is read and whose model's preset is expanded; ModelConfig
 checks the fields of that section itself."""
-RANGES = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
-"""pydantic's words for numbers out of range, which the command that reads them refuses."""
+RANGES = ("greater_than", "greater_than_equal", "less_than", "less_than_equal", "too_short")
+"""pydantic's words for numbers out of range and lists too short, which the command refuses."""
 
 
 class InlineSection(dict[str, Any]):
