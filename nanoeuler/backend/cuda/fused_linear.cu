@@ -81,7 +81,7 @@ constexpr int TRANSPOSED = IS_GATED ? 2 * PANEL : PANEL;  // where two of them l
 
 static_assert(TILE_ROWS == 128 && TILE_COLUMNS == 256, "wgmma shape m64n256");
 static_assert(DEPTH == (FP8 ? 128 : 64), "128 bytes of a row");
-static_assert(GROUP_ROWS == 64 && CLUSTER == 2, "loader, storer: groups of 64 rows, pairs of blocks");
+static_assert(GROUP_ROWS == 64 && CLUSTER == 2, "loader, storer: groups of 64 rows, block pairs");
 static_assert(FP8 || KIND < GELU, "GELU is made for e4m3 alone");
 static_assert(RESULT_COLUMNS == (KIND == GATED ? TILE_COLUMNS / 2 : TILE_COLUMNS), "of `out`");
 static_assert(THREADS == (COMPUTING_WARPS + 4) * 32, "a third group loads and stores");
