@@ -26,8 +26,12 @@ RESOLVED = make_dataclass(
 )
 """A configuration whose sources file is read and whose model's preset is expanded; ModelConfig
 checks the fields of that section itself."""
-RANGES = ("greater_than", "greater_than_equal", "less_than", "less_than_equal", "too_short")
-"""pydantic's words for numbers out of range and lists too short, which the command refuses."""
+LIMITS = (
+    *("greater_than", "greater_than_equal", "less_than", "less_than_equal"),
+    *("too_short", "string_pattern_mismatch", "value_error"),
+)
+"""pydantic's words for values of the right type that are out of bounds, which the command that
+reads them refuses."""
 
 
 class InlineSection(dict[str, Any]):
@@ -45,7 +49,7 @@ def read_inline(text: str) -> dict[str, Any]:
     it is JSON whose values have the types that the sections declare."""
     values = parse_inline(text)
     found = mistakes(values, RESOLVED)
-    wrong = [place for kind, place in found if kind not in (MISSING_KEY, UNKNOWN_KEY, *RANGES)]
+    wrong = [place for kind, place in found if kind not in (MISSING_KEY, UNKNOWN_KEY, *LIMITS)]
     wrong += huge_numbers({name: value for name, value in values.items() if name != "model"})
     if wrong:
         raise UserError(

@@ -17,6 +17,8 @@ OURS = {
     "system/cores.py": "/proc and control groups",
     "corpus/document_sources.py": "own texts, in batches of a bounded size",
     "evaluation/report/rendering.py": "scripts of the package",
+    "lessons/mistakes.py": "the bank of mistakes of the package",
+    "shipped.py": "tables of the package",
     "system/memory.py": "/proc and control groups",
     "system/processes.py": "/proc",
     "serving/app.py": "the page of the package",
