@@ -3,10 +3,12 @@
 import hashlib
 import os
 from collections.abc import Iterable, Mapping
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from nanoeuler.corpus.addresses import file_bytes
-from nanoeuler.corpus.sources.source import Config, Files, Option, Place, Source, folder_of
+from nanoeuler.corpus.sources.source import Config, Files, Option, Place, Source, Step, folder_of
 from nanoeuler.errors import LONGEST_PATH, brief
 
 VALIDATION_SHARE = 0.02
@@ -49,6 +51,43 @@ class TuningData(DataSets):
 
     stage: str
     """The section of the configuration that names it."""
+    shapes: str
+    """The shapes of records that a file may have, for `--help`."""
+    megabytes = 1000
+
+    def __init__(self) -> None:
+        self.steps = (
+            Step(
+                rule=f"fetch_{self.name}",
+                command=self.name,
+                message=f"Fetching and checking the {self.name} {{wildcards.item}}",
+                run=self.prepare,
+                options=(
+                    Option(
+                        "--name",
+                        None,
+                        f"name in the sources file, or the path of a file ({self.shapes})",
+                        str,
+                    ),
+                    SPLIT_FOLDER,
+                ),
+                values=self.given,
+                outputs=self.manifest,
+                sections=f"sources.{self.name} and {self.stage}.validation_share",
+                reads=(
+                    f"{self.stage}.{self.name}",
+                    f"{self.stage}.validation_share",
+                    f"sources.{self.name}.{{{self.stage}.{self.name}}}",
+                ),
+                megabytes=self.megabytes,
+            ),
+        )
+
+    def prepare(self, config: Config, name: str, output: Path) -> None:
+        """Write the records of a data set, by the module of corpus of this source's name."""
+        share = config.get(self.stage, {}).get("validation_share", VALIDATION_SHARE)
+        module = import_module(f"nanoeuler.corpus.{self.name}")
+        module.prepare(name, self.listed(config), share, output)
 
     def names(self, config: Config) -> list[str]:
         settings = config.get(self.stage, {})
@@ -80,10 +119,6 @@ class TuningData(DataSets):
 
     def given(self, config: Config, item: str) -> dict[str, str]:
         return {"name": config[self.stage][self.name], "output": self.folder(config, item)}
-
-    def share(self, config: Config) -> float:
-        share: float = config.get(self.stage, {}).get("validation_share", VALIDATION_SHARE)
-        return share
 
     def check(self, config: Config, place: Place) -> None:
         known = self.listed(config)

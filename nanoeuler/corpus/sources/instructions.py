@@ -1,10 +1,9 @@
 """Instructions to tune a model on."""
 
-from pathlib import Path
 from typing import Literal
 
-from nanoeuler.corpus.sources.data_sets import SPLIT_FOLDER, TuningData
-from nanoeuler.corpus.sources.source import Config, DataSet, Option, Step
+from nanoeuler.corpus.sources.data_sets import TuningData
+from nanoeuler.corpus.sources.source import DataSet
 from nanoeuler.storage.section import key, section
 
 
@@ -39,39 +38,7 @@ class Instructions(TuningData):
     entries = dict[str, Entry]
     meaning = "instruction data sets by name; each has a url, or is a mixture of several"
     stage = "sft"
-
-    def __init__(self) -> None:
-        self.steps = (
-            Step(
-                rule="fetch_instructions",
-                command="instructions",
-                message="Fetching and checking the instructions {wildcards.item}",
-                run=self.prepare,
-                options=(
-                    Option(
-                        "--name",
-                        None,
-                        "name in the sources file, or the path of a file (Alpaca's or Dolly's "
-                        "shape, or messages)",
-                        str,
-                    ),
-                    SPLIT_FOLDER,
-                ),
-                values=self.given,
-                outputs=self.manifest,
-                sections="sources.instructions and sft.validation_share",
-                reads=(
-                    "sft.instructions",
-                    "sft.validation_share",
-                    "sources.instructions.{sft.instructions}",
-                ),
-            ),
-        )
-
-    def prepare(self, config: Config, name: str, output: Path) -> None:
-        from nanoeuler.corpus.instructions import prepare
-
-        prepare(name, self.listed(config), self.share(config), output)
+    shapes = "Alpaca's or Dolly's shape, or messages"
 
 
 SOURCE = Instructions()

@@ -1,9 +1,7 @@
 """Preference pairs to align a model with."""
 
-from pathlib import Path
-
-from nanoeuler.corpus.sources.data_sets import SPLIT_FOLDER, TuningData
-from nanoeuler.corpus.sources.source import Config, DataSet, Option, Step
+from nanoeuler.corpus.sources.data_sets import TuningData
+from nanoeuler.corpus.sources.source import DataSet
 
 
 class Preferences(TuningData):
@@ -13,40 +11,8 @@ class Preferences(TuningData):
     entries = dict[str, DataSet]
     meaning = "data sets of preference pairs by name"
     stage = "dpo"
-
-    def __init__(self) -> None:
-        self.steps = (
-            Step(
-                rule="fetch_preferences",
-                command="preferences",
-                message="Fetching and checking the preferences {wildcards.item}",
-                run=self.prepare,
-                options=(
-                    Option(
-                        "--name",
-                        None,
-                        "name in the sources file, or the path of a file of pairs (JSON, JSON "
-                        "lines or parquet)",
-                        str,
-                    ),
-                    SPLIT_FOLDER,
-                ),
-                values=self.given,
-                outputs=self.manifest,
-                sections="sources.preferences and dpo.validation_share",
-                reads=(
-                    "dpo.preferences",
-                    "dpo.validation_share",
-                    "sources.preferences.{dpo.preferences}",
-                ),
-                megabytes=2000,
-            ),
-        )
-
-    def prepare(self, config: Config, name: str, output: Path) -> None:
-        from nanoeuler.corpus.preferences import prepare
-
-        prepare(name, self.listed(config), self.share(config), output)
+    shapes = "JSON, JSON lines or parquet, with two replies to each prompt"
+    megabytes = 2000
 
 
 SOURCE = Preferences()
