@@ -76,7 +76,7 @@ def changed(file: Path) -> UserError:
 
 
 class Reader(Protocol):
-    """What reads the documents of a source."""
+    """A reader of the documents of a source."""
 
     name: str
     kind: str  # its key in corpus.deduplicate

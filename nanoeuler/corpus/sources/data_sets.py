@@ -44,7 +44,7 @@ class DataSets(Source):
 
 
 class TuningData(DataSets):
-    """What a stage of tuning learns from: the name of a data set, or the path of a file.
+    """Data of a stage of tuning: the name of a data set, or the path of a file.
 
     An item is a folder: it has the data set's name, or one that is made of the path.
     """

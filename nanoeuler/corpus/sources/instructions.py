@@ -32,7 +32,7 @@ class Entry(DataSet):
 
 
 class Instructions(TuningData):
-    """What `sft` learns from."""
+    """Data of `sft`."""
 
     name = title = "instructions"
     entries = dict[str, Entry]

@@ -5,7 +5,7 @@ from nanoeuler.corpus.sources.source import DataSet
 
 
 class Preferences(TuningData):
-    """What `dpo` learns from."""
+    """Data of `dpo`."""
 
     name = title = "preferences"
     entries = dict[str, DataSet]

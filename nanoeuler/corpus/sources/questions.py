@@ -30,7 +30,7 @@ def prepare_questions(config: Config, name: str, output: Path) -> None:
 
 
 class Questions(DataSets):
-    """What `evaluate.questions` asks."""
+    """Questions of `evaluate.questions`."""
 
     name = title = "questions"
     entries = dict[str, Entry]

@@ -102,7 +102,7 @@ class Step:
 
 
 class Place:
-    """Where a configuration says what; `Consistency` is one."""
+    """Names the place of a key in a configuration, and refuses its value; see `Consistency`."""
 
     def where(self, key: tuple[str | int, ...]) -> str:
         """The file and line of a key."""
@@ -119,11 +119,11 @@ class Source:
     name: str
     """Its key in the sources file, and its folder in data_dir."""
     title: str
-    """What plans call its items."""
+    """Name of its items in plans."""
     entries: Any = None
     """The type of its section in the sources file, if it has one."""
     meaning: str = ""
-    """Of that section."""
+    """Meaning of that section, for the schema."""
     steps: Sequence[Step] = ()
 
     def items(self, config: Config) -> list[str]:
@@ -199,7 +199,7 @@ class TextSource(Source):
     def reader(
         self, paths: Sequence[Path], licence: str, settings: Config, group: int | None
     ) -> "Reader":
-        """What reads the documents in files of this source.
+        """The reader of the documents in files of this source.
 
         `settings` is the section corpus; of sources that are written in groups, each has `group`
         files.

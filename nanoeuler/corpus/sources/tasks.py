@@ -43,7 +43,7 @@ def prepare_task(config: Config, name: str, output: Path) -> None:
 
 
 class Tasks(DataSets):
-    """What `evaluate.tasks` names."""
+    """Tasks of `evaluate.tasks`."""
 
     name = title = "tasks"
     entries = dict[str, Entry]
