@@ -105,7 +105,7 @@ def ours(config: ModelConfig, stream: TextStream, options: argparse.Namespace) -
         state.stage(rows)
         state.finish()
 
-    return Side(step, backend.finish, lambda: (pool.used_bytes() - before) / 1e9, losses[0])
+    return Side(step, backend.runtime.finish, lambda: (pool.used_bytes() - before) / 1e9, losses[0])
 
 
 def rows_that_fit(config: ModelConfig, options: argparse.Namespace) -> int:
