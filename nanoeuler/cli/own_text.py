@@ -10,14 +10,19 @@ resumes a run that was stopped, and takes the configuration as it then is.
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nanoeuler.cli.options import finish
 from nanoeuler.cli.workflow import run_snakemake
 from nanoeuler.errors import UserError, brief
 from nanoeuler.shipped import find_snakefile
+
+if TYPE_CHECKING:
+    from nanoeuler.corpus.own_text import Entry
 
 MOST_MINUTES = 24 * 60
 RESULTS = Path("results")
@@ -47,6 +52,16 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         help="name of the run, whose folder is results/NAME (default: that of the first text)",
     )
     parser.add_argument(
+        "--encoding",
+        metavar="NAME",
+        help="encoding of the text, like cp1251 (default: found out by its language)",
+    )
+    parser.add_argument(
+        "--separator",
+        metavar="LINE",
+        help="a line that parts documents in a file (default <|endoftext|>)",
+    )
+    parser.add_argument(
         "--from",
         dest="start",
         type=Path,
@@ -58,7 +73,8 @@ def register(subparsers: argparse._SubParsersAction) -> None:
 
 
 def run_train(options: argparse.Namespace) -> int:
-    from nanoeuler.planning.own_folder import choose_name, command_line
+    from nanoeuler import log
+    from nanoeuler.planning.own_folder import choose_name, command_line, name_of
     from nanoeuler.planning.own_run import together
     from nanoeuler.storage.names import FORM_OF_NAME, is_name
 
@@ -70,23 +86,47 @@ def run_train(options: argparse.Namespace) -> int:
     texts = together(options.text)
     if options.name is not None and not is_name(options.name):
         raise UserError(f"--name {brief(options.name)}: give {FORM_OF_NAME}")
+    reading = reading_of(options)
+    entries: list[Entry] = [{"path": text, **reading} if reading else text for text in texts]
     words = ["--minutes", f"{options.minutes:g}"]
     words += ["--name", options.name] if options.name is not None else []
+    for key, value in reading.items():
+        words += [f"--{key}", value]
     words += ["--from", str(options.start)] if options.start is not None else []
     dashed = any(text.startswith("-") for text in texts)
     words = [*words, "--", *texts] if dashed else [*texts, *words]
     request = command_line(["nanoeuler", "train", *words])
     name = options.name or choose_name(texts, RESULTS, f"# {request}")
     config_file = RESULTS / name / "config.yaml"
-    prepare(config_file, name, texts, options.minutes, request, options.start)
+    if options.name is None and name != name_of(texts[0]):
+        other = RESULTS / name_of(texts[0])
+        log.line("config", f"{other} belongs to another text, so this run is called {name}")
+    prepare(config_file, name, texts, entries, options.minutes, request, options.start)
     arguments = ["--cores", "all", "--configfile", str(config_file), "--quiet", "all"]
     return run_snakemake(arguments) or show_results(config_file)
+
+
+def reading_of(options: argparse.Namespace) -> dict[str, str]:
+    """What says how the texts are read. Raises `UserError` where it says nothing."""
+    if options.encoding is not None:
+        try:
+            "".encode(options.encoding)
+        except (LookupError, ValueError) as error:
+            raise UserError(
+                f"--encoding {brief(options.encoding)}: Python does not know it; write a name like "
+                "utf-8, cp1251 or gb18030"
+            ) from error
+    if options.separator is not None and not re.fullmatch(r"[^\n]*\S[^\n]*", options.separator):
+        raise UserError(f"--separator {brief(options.separator)}: give one line of text")
+    found = {"encoding": options.encoding, "separator": options.separator}
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def prepare(
     config_file: Path,
     name: str,
     texts: Sequence[str],
+    entries: "Sequence[Entry]",
     minutes: float,
     request: str,
     start: Path | None = None,
@@ -95,7 +135,7 @@ def prepare(
     from nanoeuler import log
     from nanoeuler.corpus import little_text
     from nanoeuler.planning import continued_run, own_run
-    from nanoeuler.planning.own_folder import asks, belongs, command_line, name_of
+    from nanoeuler.planning.own_folder import asks, belongs, command_line
 
     first_line = f"# {request}"
     if config_file.is_file() and asks(config_file) == first_line:
@@ -105,22 +145,20 @@ def prepare(
         raise UserError(
             f"{config_file.parent}: belongs to another run; give this one a name with --name"
         )
-    if name != name_of(texts[0]) and (other := RESULTS / name_of(texts[0])).exists():
-        log.line("config", f"{other} belongs to another text, so this run is called {name}")
     snakefile = find_snakefile()
     if start is None:
-        text = own_run.read_text(texts)
+        text = own_run.read_text(entries)
         if little := little_text.warning(text.bytes):
             log.line("warning", little)
         choice, engine = own_run.choose_here(text, minutes)
-        config = own_run.make_config(name, texts, text, choice)
+        config = own_run.make_config(name, entries, text, choice)
         rate = choice.tokens_per_second
     else:
         parent = continued_run.read_start(start, config_file.parent)
-        text = continued_run.read_text(texts, parent)
+        text = continued_run.read_text(entries, parent)
         speed, engine = continued_run.speed_here(parent)
         tokens = continued_run.choose_tokens(text, parent, minutes, speed)
-        config = continued_run.make_config(name, texts, text, parent, tokens)
+        config = continued_run.make_config(name, entries, text, parent, tokens)
         rate = 1 / speed.of_token
     workflow = [] if snakefile == Path("Snakefile") else ["--snakefile", str(snakefile)]
     rerun = command_line(["snakemake", *workflow, "--configfile", str(config_file)])

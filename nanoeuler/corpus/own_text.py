@@ -29,6 +29,10 @@ KINDS = f"{', '.join(TEXTS)} and .jsonl with `text`, each also as {', '.join(PAC
 MOST_NAMED = 5
 
 
+Entry = str | Mapping[str, Any]
+"""A path, or {path: …, encoding: …, separator: …}."""
+
+
 class Named(NamedTuple):
     """An entry of `corpus.sources` that names one's own text, and how its files are read."""
 
@@ -36,8 +40,7 @@ class Named(NamedTuple):
     reading: Reading
 
     @classmethod
-    def of(cls, entry: str | Mapping[str, Any]) -> "Named":
-        """Parse a path, or {path: …, encoding: …, separator: …}."""
+    def of(cls, entry: Entry) -> "Named":
         if isinstance(entry, str):
             return cls(entry, Reading())
         return cls(entry["path"], Reading(entry.get("encoding"), entry.get("separator")))

@@ -16,6 +16,7 @@ from typing import Any
 from nanoeuler import log
 from nanoeuler.backend import make_backend
 from nanoeuler.config.settings import Configuration, Pretrain
+from nanoeuler.corpus.own_text import Entry
 from nanoeuler.errors import UserError
 from nanoeuler.inference.finding import find_model
 from nanoeuler.model.config import ModelConfig
@@ -88,16 +89,16 @@ def find_tokens(fingerprint: str | None) -> Path | None:
     return None
 
 
-def read_text(paths: Sequence[str], start: Start) -> Text:
-    """Read all files that `paths` name, in tokens of the model.
+def read_text(entries: Sequence[Entry], start: Start) -> Text:
+    """Read all files that `entries` of `corpus.sources` name, in tokens of the model.
 
     Raises `UserError` for less than `LEAST_BYTES`, or less than a row.
     """
-    text = own_run.read_text(paths, start.tokenizer, LEAST_BYTES)
+    text = own_run.read_text(entries, start.tokenizer, LEAST_BYTES)
     if text.tokens <= start.config.context:
         raise UserError(
-            f"{', '.join(paths)}: {text.tokens:,} tokens for training are fewer than a row of the "
-            f"model, {start.config.context:,}; give more text"
+            f"{own_run.named(entries)}: {text.tokens:,} tokens for training are fewer than a row "
+            f"of the model, {start.config.context:,}; give more text"
         )
     return text
 
@@ -138,7 +139,7 @@ def batch_of(start: Start, tokens: float) -> int:
 
 
 def make_config(
-    name: str, paths: Sequence[str], text: Text, start: Start, tokens: int
+    name: str, entries: Sequence[Entry], text: Text, start: Start, tokens: int
 ) -> dict[str, Any]:
     """The configuration of a run; what it leaves out has its default."""
     batch, model = batch_of(start, tokens), start.config
@@ -158,4 +159,4 @@ def make_config(
     if start.old_tokens:
         pretrain |= {"old_tokens": str(start.old_tokens)}
     tokenizer = {"vocab_size": start.tokenizer.vocab_size, "path": str(start.folder)}
-    return own_run.configuration(name, paths, text, tokenizer, model.to_dict(), pretrain)
+    return own_run.configuration(name, entries, text, tokenizer, model.to_dict(), pretrain)

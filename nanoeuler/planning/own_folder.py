@@ -90,7 +90,10 @@ def sources(config_file: Path) -> list[str]:
         return []
     corpus = content.get("corpus") if isinstance(content, dict) else None
     named = corpus.get("sources") if isinstance(corpus, dict) else None
-    return [str(path) for path in named if not is_named(path)] if isinstance(named, list) else []
+    if not isinstance(named, list):
+        return []
+    paths = (each.get("path") if isinstance(each, dict) else each for each in named)
+    return [str(path) for path in paths if not is_named(path)]
 
 
 def real_paths(paths: Sequence[str]) -> set[str]:

@@ -12,7 +12,7 @@ import math
 import multiprocessing
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ from nanoeuler.config.yaml_file import write_yaml
 from nanoeuler.corpus.document_sources import OwnText
 from nanoeuler.corpus.little_text import GO_ON
 from nanoeuler.corpus.openings import openings_of
-from nanoeuler.corpus.own_text import is_output
+from nanoeuler.corpus.own_text import Entry, Named, is_output
 from nanoeuler.corpus.sources.choosing import choose_readers
 from nanoeuler.corpus.split import last_of_own_text, position
 from nanoeuler.errors import UserError
@@ -158,14 +158,15 @@ class Choice:
 
 
 def read_text(
-    paths: Sequence[str], tokenizer: Tokenizer | None = None, least: int = LEAST_BYTES
+    entries: Sequence[Entry], tokenizer: Tokenizer | None = None, least: int = LEAST_BYTES
 ) -> Text:
-    """Read all files that `paths` (files, folders, globs) name, in tokens of `tokenizer` or of one
+    """Read all files that `entries` of `corpus.sources` name, in tokens of `tokenizer` or of one
     that suits the text.
 
     Raises `UserError` if one cannot be read, and for less than `least` bytes of text.
     """
-    sources = [each for each in choose_readers(paths) if isinstance(each, OwnText)]
+    readers = choose_readers([], config={"corpus": {"sources": list(entries)}})
+    sources = [each for each in readers if isinstance(each, OwnText)]
     sample = Sample(sum(source.size() for source in sources))
     prose: list[str] = []
     others: list[str] = []  # beginnings of what is no prose, where there is nothing else
@@ -186,7 +187,7 @@ def read_text(
     if total < least:
         instead = "" if tokenizer else f"; or go on from a model that can write: {GO_ON}"
         raise UserError(
-            f"{', '.join(paths)}: {log.size(total)} of text is too little to learn from; "
+            f"{named(entries)}: {log.size(total)} of text is too little to learn from; "
             f"give at least {log.size(least)}, some {least // 2_000} pages{instead}"
         )
     share = validation_share(total)
@@ -301,7 +302,7 @@ def step_tokens(tokens: float) -> int:
     return batch
 
 
-def make_config(name: str, paths: Sequence[str], text: Text, choice: Choice) -> dict[str, Any]:
+def make_config(name: str, entries: Sequence[Entry], text: Text, choice: Choice) -> dict[str, Any]:
     """The configuration of a run; what it leaves out has its default."""
     size, batch = choice.size, step_tokens(choice.tokens)
     steps = math.ceil(choice.tokens / batch)
@@ -316,12 +317,12 @@ def make_config(name: str, paths: Sequence[str], text: Text, choice: Choice) -> 
         "validate_every": math.ceil(steps / MEASUREMENTS),
     }
     tokenizer = {"vocab_size": text.vocab_size}
-    return configuration(name, paths, text, tokenizer, size.section(), pretrain)
+    return configuration(name, entries, text, tokenizer, size.section(), pretrain)
 
 
 def configuration(
     name: str,
-    paths: Sequence[str],
+    entries: Sequence[Entry],
     text: Text,
     tokenizer: dict[str, Any],
     model: dict[str, Any],
@@ -330,7 +331,7 @@ def configuration(
     """The sections of a run on one's own text, with what is the same in all of them."""
     return {
         "run": name,
-        "corpus": {"sources": list(paths), "validation_share": validation_share(text.bytes)},
+        "corpus": {"sources": list(entries), "validation_share": validation_share(text.bytes)},
         "tokenizer": tokenizer,
         "model": model,
         "pretrain": {
@@ -357,6 +358,11 @@ def write_config(path: Path, comment: Sequence[str], config: dict[str, Any]) -> 
         if kept:
             shutil.copy2(path, kept)
     return kept
+
+
+def named(entries: Iterable[Entry]) -> str:
+    """The paths of entries, for a sentence."""
+    return ", ".join(Named.of(entry).path for entry in entries)
 
 
 def together(paths: Sequence[str]) -> list[str]:

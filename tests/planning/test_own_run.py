@@ -407,3 +407,19 @@ def test_the_plan_of_a_run_counts_the_tokens_that_it_was_made_for(tmp_path, monk
     plan = make_plan(load("config.yaml"), ReferenceBackend())
     assert plan.text_bytes + plan.held_out_bytes == pytest.approx(text.bytes)
     assert plan.text_tokens == pytest.approx(text.tokens, rel=1e-3)
+
+
+def test_a_text_is_read_in_the_encoding_that_is_given(tmp_path, command):
+    text = "Туман лежал на реке, и паромщик не решался отчалить от берега. " * 900
+    path = tmp_path / "book.txt"
+    path.write_bytes(text.encode("koi8-r"))
+    entry = {"path": str(path), "encoding": "koi8-r"}
+    assert abs(own_run.read_text([entry]).bytes - len(text.encode())) < 10
+    for option, value, said in (
+        ("--encoding", "koi9", "Python does not know it; write a name like utf-8"),
+        ("--separator", " ", "give one line of text"),
+        ("--separator", "a\nb", "give one line of text"),
+    ):
+        status, _, errors = command("train", path, option, value)
+        assert status == 1
+        assert said in errors

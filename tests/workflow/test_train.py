@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+import yaml
 
 from nanoeuler.corpus.own_text import find_files
 from nanoeuler.model.files import load_model
@@ -85,7 +86,8 @@ def test_a_stopped_run_resumes_by_the_same_command_and_ends_with_a_report(folder
 
 def test_a_model_goes_on_through_the_whole_workflow(folder):
     parent = model_in(folder.parent / "parent", LLAMA)
-    said, _ = start(folder, "--from", "../parent").communicate(timeout=CEILING)
+    options = ("--separator", "* * *", "--from", "../parent")
+    said, _ = start(folder, *options).communicate(timeout=CEILING)
     run = folder / "results/my-notes"
     made = load_model(run / "pretrain/model")
     ours, theirs = (
@@ -95,8 +97,10 @@ def test_a_model_goes_on_through_the_whole_workflow(folder):
     assert made.config == load_model(parent).config
     assert "\nbefore " in said, "the score of the model that goes on"
     assert "trained from the weights of another run" in (run / "README.md").read_text("utf-8")
-    first = "# nanoeuler train . --minutes 1 --from ../parent\n"
-    assert (run / "config.yaml").read_text(encoding="utf-8").startswith(first)
-    again, _ = start(folder, "--from", "../parent").communicate(timeout=CEILING)
+    first = "# nanoeuler train . --minutes 1 --separator '* * *' --from ../parent\n"
+    written = (run / "config.yaml").read_text(encoding="utf-8")
+    assert written.startswith(first)
+    assert yaml.safe_load(written)["corpus"]["sources"] == [{"path": ".", "separator": "* * *"}]
+    again, _ = start(folder, *options).communicate(timeout=CEILING)
     assert "results/my-notes/config.yaml is there and is taken as it is" in again
     assert "\npretrain parameters=" not in again, "nothing is left to do"
