@@ -1,7 +1,6 @@
 """The stages of training, in the order in which a run trains them."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from nanoeuler.config.stages.stage import Records, Stage
@@ -27,8 +26,7 @@ SFT = Stage(
     records=INSTRUCTIONS,
     parents=("pretrain",),
 )
-SFT_SCRATCH = replace(
-    SFT,
+SFT_SCRATCH = SFT._replace(
     name="sft_scratch",
     title="tuned from scratch",
     message="Fine-tuning random weights, to show what pretraining is worth",

@@ -1,7 +1,6 @@
 """A stage of training: one declaration, over which everything that lists stages iterates."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -17,8 +16,7 @@ class Records(NamedTuple):
     noun: str
 
 
-@dataclass(frozen=True)
-class Stage:
+class Stage(NamedTuple):
     """A stage of training."""
 
     name: str
@@ -54,6 +52,8 @@ class Stage:
     @property
     def settings(self) -> "type[Training]":
         """The class of its section."""
+        from dataclasses import fields
+
         from nanoeuler.config.settings import Configuration, Training  # slow for `--help`
         from nanoeuler.storage.section import section_type
 
