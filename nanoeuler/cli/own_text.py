@@ -12,17 +12,13 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from nanoeuler.cli.options import finish
 from nanoeuler.cli.workflow import run_snakemake
 from nanoeuler.errors import UserError, brief
 from nanoeuler.shipped import find_snakefile
-
-if TYPE_CHECKING:
-    from nanoeuler.corpus.own_text import Entry
 
 MOST_MINUTES = 24 * 60
 RESULTS = Path("results")
@@ -73,8 +69,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
 
 
 def run_train(options: argparse.Namespace) -> int:
-    from nanoeuler import log
-    from nanoeuler.planning.own_folder import choose_name, command_line, name_of
+    from nanoeuler.planning.own_folder import choose_name, command_line
     from nanoeuler.planning.own_run import together
     from nanoeuler.storage.names import FORM_OF_NAME, is_name
 
@@ -87,7 +82,6 @@ def run_train(options: argparse.Namespace) -> int:
     if options.name is not None and not is_name(options.name):
         raise UserError(f"--name {brief(options.name)}: give {FORM_OF_NAME}")
     reading = reading_of(options)
-    entries: list[Entry] = [{"path": text, **reading} if reading else text for text in texts]
     words = ["--minutes", f"{options.minutes:g}"]
     words += ["--name", options.name] if options.name is not None else []
     for key, value in reading.items():
@@ -98,10 +92,7 @@ def run_train(options: argparse.Namespace) -> int:
     request = command_line(["nanoeuler", "train", *words])
     name = options.name or choose_name(texts, RESULTS, f"# {request}")
     config_file = RESULTS / name / "config.yaml"
-    if options.name is None and name != name_of(texts[0]):
-        other = RESULTS / name_of(texts[0])
-        log.line("config", f"{other} belongs to another text, so this run is called {name}")
-    prepare(config_file, name, texts, entries, options.minutes, request, options.start)
+    prepare(config_file, name, texts, options.minutes, request, options.start, reading)
     arguments = ["--cores", "all", "--configfile", str(config_file), "--quiet", "all"]
     return run_snakemake(arguments) or show_results(config_file)
 
@@ -126,16 +117,19 @@ def prepare(
     config_file: Path,
     name: str,
     texts: Sequence[str],
-    entries: "Sequence[Entry]",
     minutes: float,
     request: str,
     start: Path | None = None,
+    reading: Mapping[str, str] | None = None,
 ) -> None:
-    """Write the configuration that `request` asks for, unless it is there already."""
+    """Write the configuration that `request` asks for, unless it is there already.
+
+    `reading` has the encoding and the separator of the texts, where they are given.
+    """
     from nanoeuler import log
     from nanoeuler.corpus import little_text
     from nanoeuler.planning import continued_run, own_run
-    from nanoeuler.planning.own_folder import asks, belongs, command_line
+    from nanoeuler.planning.own_folder import asks, belongs, candidates, command_line
 
     first_line = f"# {request}"
     if config_file.is_file() and asks(config_file) == first_line:
@@ -145,7 +139,13 @@ def prepare(
         raise UserError(
             f"{config_file.parent}: belongs to another run; give this one a name with --name"
         )
+    first, *others = candidates(texts)
+    if name in others and (RESULTS / first).exists():
+        log.line(
+            "config", f"{RESULTS / first} belongs to another text, so this run is called {name}"
+        )
     snakefile = find_snakefile()
+    entries = [{"path": text, **reading} if reading else text for text in texts]
     if start is None:
         text = own_run.read_text(entries)
         if little := little_text.warning(text.bytes):

@@ -15,6 +15,16 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
+def fabricate(root, stages=("pretrain", "sft", "sft_scratch")):
+    """The folder of a made-up run that has just these stages."""
+    config, folder = fabricated.fabricate(root, stages)
+    sft = config["sft"] | {"enabled": "sft" in stages}
+    sft["baseline_from_scratch"] = "sft_scratch" in stages
+    config |= {"pretrain": {}, "sft": sft, "dpo": {"enabled": False}}
+    (folder / "pipeline.json").write_text(json.dumps(fabricated.pipeline(config)))
+    return folder
+
+
 def unfinish(folder, step):
     """Take back what metrics.jsonl says behind `step` of pretraining."""
     path = folder / "pretrain" / "metrics.jsonl"
@@ -34,7 +44,7 @@ def test_an_empty_folder_gets_the_first_commands(command, here):
 
 
 def test_a_finished_run_is_to_be_talked_to_and_read(command, here):
-    folder = fabricated.fabricate(here)[1]
+    folder = fabricate(here)
     assert "made-up  trained; its report is not there yet" in command()[1]
     (folder / "report.html").write_text("")
     out = command()[1]
@@ -43,7 +53,7 @@ def test_a_finished_run_is_to_be_talked_to_and_read(command, here):
 
 
 def test_a_run_that_trains_is_told_from_one_that_has_stopped(command, here):
-    folder = fabricated.fabricate(here, ("pretrain",))[1]
+    folder = fabricate(here, ("pretrain",))
     unfinish(folder, 100)
     assert "made-up  pretrain stopped before its first checkpoint\n" in command()[1]
     for name in ("step-00000059/model.safetensors", "step-00000049/optimizer.safetensors"):
@@ -63,8 +73,8 @@ def test_a_run_that_trains_is_told_from_one_that_has_stopped(command, here):
 
 
 def test_a_damaged_run_does_not_hide_the_others(command, here):
-    folder = fabricated.fabricate(here)[1]
-    other = fabricated.fabricate(here / "other")[1].rename(here / "results" / "other")
+    folder = fabricate(here)
+    other = fabricate(here / "other").rename(here / "results" / "other")
     (other / "pretrain" / "metrics.jsonl").write_text("[]\n[]\n")
     out = command()[1]
     assert "  other    damaged: results/other/pretrain/metrics.jsonl" in out

@@ -81,13 +81,17 @@ def names_of_gpt2(config):
     return names | {"transformer.wte.weight", "transformer.wpe.weight"}
 
 
+def gated(config):
+    return ("up",) if config.activation == "relu2" else ("gate", "up")
+
+
 def names_of_llama(config):
     layer = [
         "input_layernorm",
         *(f"self_attn.{part}_proj" for part in "qkvo"),
         *(f"self_attn.{part}_norm" for part in "qk" * (config.qk_norm == "weighted")),  # of Qwen3
         "post_attention_layernorm",
-        *(f"mlp.{part}_proj" for part in ("gate", "up", "down")),
+        *(f"mlp.{part}_proj" for part in (*gated(config), "down")),
     ]
     expected = {
         f"model.layers.{index}.{part}.weight" for index in range(config.layers) for part in layer
@@ -110,7 +114,7 @@ def test_members_of_a_packed_product_are_adjacent(config):
     packs = [[first, *(f"mtp_heads.{head}.weight" for head in range(1, config.mtp_heads))]]
     for layer in range(config.layers if config.family == "llama" else 0):
         packs.append([f"model.layers.{layer}.self_attn.{part}_proj.weight" for part in "qkv"])
-        packs.append([f"model.layers.{layer}.mlp.{part}_proj.weight" for part in ("gate", "up")])
+        packs.append([f"model.layers.{layer}.mlp.{part}_proj.weight" for part in gated(config)])
     for before, after in (pair for pack in packs for pair in itertools.pairwise(pack)):
         assert rows[before].stop == rows[after].offset
         assert rows[before].storage_shape[1] == rows[after].storage_shape[1]
