@@ -123,18 +123,22 @@ def is_incomplete(path: str, folder: Path = FOLDER) -> bool:
 
 
 def once_whole(paths: Mapping[str, str]) -> dict[str, Callable[[Any], Any]]:
-    """Inputs, by their names, whose times do not count.
+    """Inputs, by their names, whose times do not count. Paths may have wildcards."""
 
-    A half-made file must not be `ancient`: Snakemake would end after the job that repeats it. Paths
-    may have wildcards.
+    def find(wildcards: Any, path: str) -> Any:
+        return ancient_if_whole([path.format(**wildcards)])
+
+    return {name: partial(find, path=path) for name, path in paths.items()}
+
+
+def ancient_if_whole(paths: Iterable[str]) -> list[Any]:
+    """Inputs whose times do not count.
+
+    A half-made file must not be `ancient`: Snakemake would end after the job that repeats it.
     """
     from snakemake.io import ancient
 
-    def find(wildcards: Any, path: str) -> Any:
-        path = path.format(**wildcards)
-        return path if is_incomplete(path) else ancient(path)
-
-    return {name: partial(find, path=path) for name, path in paths.items()}
+    return [path if is_incomplete(path) else ancient(path) for path in paths]
 
 
 def quote_arguments() -> None:

@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import shutil
 import time
 
 import pytest
@@ -212,6 +213,36 @@ def test_a_download_that_was_killed_is_not_all_that_the_next_run_does(done):
         (done.path / "data/gutenberg/classics" / output).unlink()
     (done.path / "results/trial/report.html").unlink()
     assert {"fetch_book": 1, "clean_book": 1, "write_report": 1}.items() <= done.planned().items()
+
+
+KILLED = (
+    ("clean_book",),
+    ("learn_bpe",),
+    ("pretrain",),
+    ("fetch_instructions", "fetch_book"),
+    ("fetch_preferences", "clean_book"),
+    ("extract_fineweb", "fetch_instructions"),
+)
+
+
+@pytest.mark.parametrize("killed", KILLED, ids=" and ".join)
+def test_after_a_kill_the_next_run_goes_on_behind_the_jobs_that_it_repeats(done, killed):
+    """The outputs of one or two jobs are half-made, and nothing that needs them is there."""
+    run = done.path / "results/trial"
+    rules = json.loads((run / "pipeline.json").read_text())["rules"]
+    behind = set(killed)
+    for name, entry in rules.items():  # each stands behind what it needs
+        behind |= {name} if behind & set(entry["needs"]) else set()
+    marks = done.path / ".snakemake/incomplete"
+    for job in json.loads((run / "jobs.json").read_text())["jobs"].values():
+        output = done.path / job["output"]
+        if job["rule"] in killed:
+            (marks / base64.urlsafe_b64encode(job["output"].encode()).decode()).touch()
+        elif job["rule"] in behind and output.is_dir():
+            shutil.rmtree(output)
+        elif job["rule"] in behind:
+            output.unlink()
+    assert {name: rules[name]["jobs"] for name in behind}.items() <= done.planned().items()
 
 
 def test_touching_files_costs_no_training(done):

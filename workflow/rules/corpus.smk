@@ -63,7 +63,7 @@ for step in STEPS.values():
 
 rule build_corpus:
     input:
-        texts=ancient(paths.in_one_job(paths.text_files)),
+        texts=lambda wildcards: ancient_if_whole(paths.in_one_job(paths.text_files)),
         records=paths.in_one_job(paths.text_records),
         own=paths.in_one_job(paths.own_inputs),
         kept_out=paths.kept_out,

@@ -7,7 +7,7 @@
 
 rule hold_out:
     input:
-        texts=ancient(paths.text_files),
+        texts=lambda wildcards: ancient_if_whole(paths.text_files),
         records=paths.text_records,
         own=paths.own_inputs,
         kept_out=paths.kept_out,
@@ -37,7 +37,7 @@ rule hold_out:
 rule compare_group:
     input:
         held_out=paths.held_out,
-        pages=lambda wildcards: ancient(paths.group_pages(wildcards.group)),
+        pages=lambda wildcards: ancient_if_whole(paths.group_pages(wildcards.group)),
     output:
         step=temp(paths.compared("{group}")),
     log:
@@ -91,7 +91,7 @@ rule write_group:
     input:
         held_out=paths.held_out,
         chosen=paths.chosen,
-        pages=lambda wildcards: ancient(paths.group_pages(wildcards.group)),
+        pages=lambda wildcards: ancient_if_whole(paths.group_pages(wildcards.group)),
     output:
         step=temp(directory(paths.written("{group}"))),
     log:

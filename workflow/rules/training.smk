@@ -13,7 +13,7 @@
 # Before any training: priority lets it start ahead of rules that are ready, too.
 rule check_fit:
     input:
-        tokenizer=ancient(paths.tokenizer),
+        tokenizer=lambda wildcards: ancient_if_whole([paths.tokenizer]),
         records=list(paths.learned_records.values()),
     output:
         paths.fit,
