@@ -245,6 +245,16 @@ def test_after_a_kill_the_next_run_goes_on_behind_the_jobs_that_it_repeats(done,
     assert {name: rules[name]["jobs"] for name in behind}.items() <= done.planned().items()
 
 
+def test_a_run_that_was_killed_in_its_first_download_goes_on_to_the_end(done):
+    """Nothing but the half-made book is there, as it may well be after the first seconds."""
+    book = "data/gutenberg/classics/raw/pg1342.txt"
+    for folder in (*(done.path / "data").rglob("*"), *(done.path / "results").rglob("*")):
+        if folder.is_file() and folder != done.path / book:
+            folder.unlink()
+    (done.path / ".snakemake/incomplete" / base64.urlsafe_b64encode(book.encode()).decode()).touch()
+    assert done.planned() == EVERY_STAGE
+
+
 def test_touching_files_costs_no_training(done):
     for path in [
         *done.path.glob("data/gutenberg/classics/*/*.txt"),
