@@ -139,6 +139,9 @@ class Requests(Campaign):
                 answer += got
         head, _, body = answer.partition(b"\r\n\r\n")
         status = re.match(rb"HTTP/1\.1 (\d{3}) ", head)
+        length = re.search(rb"(?i)^content-length: (\d+)", head, re.MULTILINE)
+        if length:  # what follows answers what stands behind the request
+            body = body[: int(length[1])]
         return int(status[1]) if status else 0, body
 
     def known(self) -> list[dict[str, Any]]:
