@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -19,12 +20,12 @@ SPLIT_FOLDER = Option(
 )
 
 
-class DataSets(Source):
+class DataSets(Source, ABC):
     """Data sets of a kind; an item is one."""
 
+    @abstractmethod
     def names(self, config: Config) -> list[str]:
         """The data sets that a run takes."""
-        raise NotImplementedError
 
     def items(self, config: Config) -> list[str]:
         return self.names(config)

@@ -9,6 +9,7 @@ step is a subcommand of nanoeuler and a rule of the workflow that calls it. A me
 an item may also be given a wildcard, such as "{item}".
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,12 +102,12 @@ class Step:
         return [*self.command.split(), *([f"--config={file}"] if self.sections else []), *options]
 
 
-class Place:
+class Place(ABC):
     """Names the place of a key in a configuration, and refuses its value; see `Consistency`."""
 
+    @abstractmethod
     def where(self, key: tuple[str | int, ...]) -> str:
         """The file and line of a key."""
-        raise NotImplementedError
 
     def refuse(self, key: tuple[str | int, ...], problem: str) -> NoReturn:
         """Raise `UserError` for the value of a key."""

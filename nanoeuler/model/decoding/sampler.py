@@ -5,6 +5,7 @@ collects the ids of the first, and the device does not wait for it.
 """
 
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Self
 
@@ -21,7 +22,7 @@ AHEAD = 3
 """Most steps that are launched and not collected."""
 
 
-class DeviceLoop(CachedPass):
+class DeviceLoop(CachedPass, ABC):
     """A step of T tokens for each row of a cache, on a `ChoosingBackend`.
 
     It is recorded once and does the same each time: all that the next step needs lies on the
@@ -65,9 +66,9 @@ class DeviceLoop(CachedPass):
         loop = weakref.proxy(self)  # which holds the program
         self.program = backend.runtime.program(lambda: loop.step())
 
+    @abstractmethod
     def step(self) -> None:
         """Append the tokens sampled last, and sample the next."""
-        raise NotImplementedError
 
     def append_new(self, ids_N: Array, positions_N: Array, lengths_B: Array) -> Norm:
         """Append tokens to the cache. Returns the norm to be taken behind them."""
