@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from fuzz import full_disk, material, torture
+from fuzz import full_disk, material, targets
 from fuzz.material import ROOT
 
 
@@ -16,18 +16,18 @@ def whole(tmp_path_factory):
 
 
 def test_a_killed_trainer_ends_with_equal_weights_and_another_result_is_seen(whole, tmp_path):
-    trainer = torture.Trainer("pretrain", whole, tmp_path / "killed", random.Random(1))
-    counts = torture.Counts("trainer", "pretrain")
+    trainer = targets.Trainer("pretrain", whole, tmp_path / "killed", random.Random(1))
+    counts = targets.Counts("trainer", "pretrain")
     trainer.run(counts, 1)
     assert (counts.runs, counts.equal, counts.starts) == (1, 1, 2)
     trainer.expected = {}
-    with pytest.raises(torture.Failed, match="the weights differ"):
+    with pytest.raises(targets.Failed, match="the weights differ"):
         trainer.run(counts, 0)
 
 
 def test_a_killed_rank_ends_the_others_and_the_run_ends_with_equal_weights(whole, tmp_path):
-    trainer = torture.SharedTrainer(whole, tmp_path / "killed", random.Random(3))
-    counts = torture.Counts("rank", "pretrain")
+    trainer = targets.SharedTrainer(whole, tmp_path / "killed", random.Random(3))
+    counts = targets.Counts("rank", "pretrain")
     trainer.run(counts, 2)
     assert (counts.runs, counts.equal, counts.starts) == (1, 1, 3)
 
