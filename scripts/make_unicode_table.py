@@ -1,13 +1,14 @@
-"""Make nanoeuler/tokenizer/unicode16.py, the letters, numbers and white space of Unicode 16.
+"""Make nanoeuler/tokenizer/unicode16.txt, the letters, numbers and white space of Unicode 16.
 
     pip install unicodedata2==16.0.0 tokenizers==0.23.3
-    python scripts/make_unicode_table.py > nanoeuler/tokenizer/unicode16.py     (ten seconds)
+    python scripts/make_unicode_table.py > nanoeuler/tokenizer/unicode16.txt    (ten seconds)
 
 `unicodedata2` is the source. The script stops if `tokenizers`, which reads our files, too, differs
 from it for any code point. Python's own `unicodedata` changes with Python's version.
 """
 
 import sys
+import textwrap
 from collections.abc import Iterator
 from itertools import groupby
 
@@ -29,15 +30,13 @@ WHITE_SPACE = {
     0x3000,
 }
 CODE_POINTS = [*range(0xD800), *range(0xE000, 0x110000)]  # all but the surrogates
-LINE = 93  # characters of a string, so that the line has at most 100
+LINE = 100  # characters
 
-HEADER = '''"""Letters, numbers and white space of Unicode 16.
-
-Made by scripts/make_unicode_table.py: do not edit. Each string lists inclusive ranges
-of code points in hexadecimal. They are pinned, because Python's own tables change with its version
-(3.11 has those of Unicode 14) and ids must not.
+HEADER = """\
+# Letters, numbers and white space of Unicode 16: inclusive ranges of code points in hexadecimal.
+# Made by scripts/make_unicode_table.py: do not edit. They are pinned, because Python's own tables
+# change with its version (3.11 has those of Unicode 14) and ids must not.
 """
-'''
 
 
 def class_of(code: int) -> str:
@@ -63,19 +62,6 @@ def ranges(codes: list[int]) -> Iterator[str]:
         yield f"{members[0]:X}-{members[-1]:X}" if len(members) > 1 else f"{members[0]:X}"
 
 
-def constant(name: str, words: list[str]) -> str:
-    """Return the source of a constant: a string wrapped over lines."""
-    lines = [""]
-    for word in words:
-        if len(lines[-1]) + len(word) > LINE:
-            lines.append("")
-        lines[-1] += word + " "
-    lines[-1] = lines[-1].rstrip()
-    if len(lines) == 1:
-        return f'{name} = "{lines[0]}"\n'
-    return f"{name} = (\n" + "".join(f'    "{line}"\n' for line in lines) + ")\n"
-
-
 def main() -> None:
     if unicodedata2.unidata_version != "16.0.0":
         sys.exit(
@@ -91,7 +77,7 @@ def main() -> None:
             sys.exit(f"U+{code:04X} is {name} here and {theirs} for tokenizers")
         members[name].append(code)
     tables = [
-        constant(name, list(ranges(members[key])))
+        f"{name}\n{textwrap.fill(' '.join(ranges(members[key])), LINE, break_on_hyphens=False)}\n"
         for name, key in (("LETTERS", "L"), ("NUMBERS", "N"), ("WHITE_SPACE", "S"))
     ]
     sys.stdout.write(HEADER + "\n" + "\n".join(tables))

@@ -132,8 +132,7 @@ def run_check(options: argparse.Namespace) -> None:
 
 def check_op(options: argparse.Namespace) -> None:
     """Compare a learner's op with the specification; without a file, print what to write."""
-    from nanoeuler.lessons.candidate import read_candidate
-    from nanoeuler.lessons.task import task
+    from nanoeuler.lessons.candidate import read_candidate, task
     from nanoeuler.lessons.trials import TRIALS
     from nanoeuler.lessons.verdict import LIMIT, judge, remark
 

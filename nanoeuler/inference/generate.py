@@ -11,8 +11,7 @@ from nanoeuler.inference.sampling import Sampling
 from nanoeuler.inference.speculation import Speculation
 from nanoeuler.model.likelihood import Share, in_order
 from nanoeuler.model.transformer import Batch, Transformer
-from nanoeuler.tokenizer import Tokenizer
-from nanoeuler.tokenizer.decoder import StreamDecoder
+from nanoeuler.tokenizer import StreamDecoder, Tokenizer
 
 
 @dataclass

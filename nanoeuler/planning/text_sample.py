@@ -9,8 +9,8 @@ from nanoeuler.corpus.text_files import PIECE, Reading, read_documents
 from nanoeuler.errors import UserError
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.bpe import learn
+from nanoeuler.tokenizer.corpus_text import blocks
 from nanoeuler.tokenizer.counting import count_words
-from nanoeuler.tokenizer.pretokenizer import blocks
 from nanoeuler.tokenizer.vocabulary import build
 
 SAMPLE_BYTES = 4_000_000

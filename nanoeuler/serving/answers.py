@@ -19,8 +19,7 @@ from nanoeuler.serving.errors import ApiError, failed
 from nanoeuler.serving.metrics import Metrics
 from nanoeuler.serving.requests import Asked, ChatCompletion, Completion
 from nanoeuler.serving.text import ReplyText
-from nanoeuler.tokenizer import Tokenizer
-from nanoeuler.tokenizer.decoder import StreamDecoder
+from nanoeuler.tokenizer import StreamDecoder, Tokenizer
 
 
 @dataclass

@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from nanoeuler.tokenizer import Tokenizer
-from nanoeuler.tokenizer.decoder import StreamDecoder
+from nanoeuler.tokenizer import StreamDecoder, Tokenizer
 
 
 class ReplyText:

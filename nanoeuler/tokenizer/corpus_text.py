@@ -1,21 +1,67 @@
-"""Read the text of a corpus by documents, and take an even sample of it."""
+"""The text of a corpus: read it by documents, cut it where words end, take an even sample of it.
 
-from collections.abc import Iterator
+Memory holds a few blocks of text, however long the corpus or one of its documents is.
+"""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from nanoeuler.errors import UserError
 from nanoeuler.storage.files import read_json
 from nanoeuler.storage.integrity import Origin, check_file
-from nanoeuler.tokenizer.counting import Piece
-from nanoeuler.tokenizer.file_bytes import FileBytes
-from nanoeuler.tokenizer.parallel import map_in_order
-from nanoeuler.tokenizer.pretokenizer import blocks
+from nanoeuler.tokenizer.scanner import CLASSES, find_cut
 
 SAMPLE_BLOCK = 1 << 14  # bytes: a sample takes or skips blocks of about this size
+CHUNK = 1 << 20  # bytes that a thread encodes at a time
+WINDOW = 1 << 9  # bytes that are searched for a cut in one call
+AHEAD = 3  # items submitted per thread, so that no thread waits while results are consumed
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class FileBytes:
+    """A file that is read like a sequence of bytes, from any number of threads.
+
+    Unlike a memory map, bytes that were read do not count as this process's memory afterwards.
+    """
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        self.file = open(path, "rb", buffering=0)  # noqa: SIM115 - closed with this object
+        self.size = os.fstat(self.file.fileno()).st_size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, wanted: slice) -> bytes:
+        start, stop, _ = wanted.indices(self.size)
+        content = os.pread(self.file.fileno(), stop - start, start) if start < stop else b""
+        while len(content) < stop - start:  # one call reads 2 GiB at most
+            more = os.pread(self.file.fileno(), stop - start - len(content), start + len(content))
+            if not more:
+                raise UserError(
+                    f"{self.path}: it became shorter while it was read; "
+                    "run this again once nothing writes to it"
+                )
+            content += more
+        return content
+
+
+class Piece(NamedTuple):
+    """The text `data[start:stop]`, which begins and ends between words."""
+
+    data: bytes | FileBytes
+    start: int
+    stop: int
 
 
 @dataclass(frozen=True)
@@ -93,6 +139,29 @@ class Corpus:
         return CorpusText(split, source, text.stem, FileBytes(text), borders)
 
 
+def map_in_order(
+    function: Callable[[Item], Result], items: Iterable[Item], threads: int
+) -> Iterator[Result]:
+    """Yield `function` of each item. Memory holds a few items and results per thread.
+
+    Threads are enough, because compiled functions, reading and hashing release Python's lock.
+    """
+    if threads == 1:
+        yield from map(function, items)
+        return
+    pool = ThreadPoolExecutor(threads)
+    submitted: deque[Future[Result]] = deque()
+    try:
+        for item in items:
+            submitted.append(pool.submit(function, item))
+            if len(submitted) >= AHEAD * threads:
+                yield submitted.popleft().result()
+        while submitted:
+            yield submitted.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
 def sample(texts: list[CorpusText], wanted: int) -> Iterator[Piece]:
     """Yield about `wanted` bytes, spread evenly over all sources and documents, in their order.
 
@@ -113,3 +182,56 @@ def sample(texts: list[CorpusText], wanted: int) -> Iterator[Piece]:
                 if taken * total < seen * min(wanted, total):
                     taken += high - low
                     yield Piece(text.data, low, high)
+
+
+def blocks(data: bytes | FileBytes, start: int, stop: int, size: int) -> Iterator[tuple[int, int]]:
+    """Cut `data[start:stop]` into blocks of about `size` bytes; yields start and stop of each.
+
+    The words of all blocks together are the words of the whole.
+    """
+    while start < stop:
+        end = safe_cut(data, start + size, stop)
+        yield start, end
+        start = end
+
+
+def safe_cut(data: bytes | FileBytes, position: int, stop: int) -> int:
+    """Return the first offset from `position` on where a word is sure to end; `stop` if none is.
+
+    `scanner.find_cut` says when the end of a word does not depend on the text around it.
+    """
+    while position < stop:
+        window = np.frombuffer(data[position : min(position + WINDOW, stop)], np.uint8)
+        found, at = find_cut(window, position + len(window) == stop, CLASSES)
+        if found:
+            return position + at
+        position += at
+    return stop
+
+
+class Chunk(NamedTuple):
+    """Bytes [start, stop) of one text: some documents, or a piece of a long one."""
+
+    split: str
+    source: int  # index of the text among those of the split
+    start: int
+    stop: int
+
+
+def chunks(corpus: Corpus, size: int = CHUNK) -> Iterator[Chunk]:
+    """Cut a corpus into chunks of about `size` bytes that end with a document or a word."""
+    for texts in corpus.texts.values():
+        for source, text in enumerate(texts):
+            start = 0
+            while start < len(text.data):
+                stop = chunk_end(text, start + size)
+                yield Chunk(text.split, source, start, stop)
+                start = stop
+
+
+def chunk_end(text: CorpusText, target: int) -> int:
+    """Return the first offset from `target` on where the text may be cut."""
+    if target >= len(text.data):
+        return len(text.data)
+    document_end = int(text.offsets[np.searchsorted(text.offsets, target)])
+    return safe_cut(text.data, target, document_end)

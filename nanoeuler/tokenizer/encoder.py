@@ -10,10 +10,10 @@ bounded and the cache is never cleared.
 import numpy as np
 
 from nanoeuler.system.compiling import compiled
+from nanoeuler.tokenizer.counting import HALF, MULTIPLIER
 from nanoeuler.tokenizer.heap import push, remove_top
 from nanoeuler.tokenizer.scanner import CLASSES, FIRST_BYTES, LENT, eight_bytes_at, padded, word_end
 from nanoeuler.tokenizer.vocabulary import Vocabulary
-from nanoeuler.tokenizer.word_table import HALF, MULTIPLIER
 
 CACHE_SLOTS = 1 << 17  # 8 MB
 LONGEST_CACHED = 24  # bytes of a word

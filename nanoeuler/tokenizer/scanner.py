@@ -1,12 +1,19 @@
-"""Find the ends of the words of GPT-2's pattern, in compiled code that reads each byte once.
+"""GPT-2's pretokenization, in compiled code that reads each byte once: text is cut into words, and
+no token crosses the border of a word.
 
-Bytes are UTF-8. A byte that does not decode is a character of class other, as in `pretokenizer`.
+    's|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+
+
+(Radford et al. 2019, `encoder.py` of the released code.) A word keeps the one space before it; the
+last character of a longer run of white space belongs to the word that follows. Classes are those of
+Unicode 16 on every Python. A byte that is not UTF-8 is a character of none of the classes, so the
+words always join to exactly the bytes that were given.
 """
+
+from pathlib import Path
 
 import numpy as np
 
 from nanoeuler.system.compiling import compiled
-from nanoeuler.tokenizer import unicode16
 
 LENT = {"_nrt": False}
 """Options of `compiled` for functions that allocate nothing: their arrays belong to the caller.
@@ -21,17 +28,24 @@ FIRST_BYTES = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64)
 """Element i is the mask of the first i bytes of eight."""
 
 
+def read_ranges() -> dict[str, list[range]]:
+    """The code points of each class, by its heading in the file."""
+    text = Path(__file__).with_name("unicode16.txt").read_text(encoding="ascii")
+    ranges: dict[str, list[range]] = {}
+    for section in text.split("\n\n")[1:]:  # behind the comment
+        name, *items = section.split()
+        bounds = ([int(end, 16) for end in item.split("-")] for item in items)
+        ranges[name] = [range(ends[0], ends[-1] + 1) for ends in bounds]
+    return ranges
+
+
 def class_table() -> np.ndarray:
     """Return the class of every code point: uint8 (0x110000,)."""
     classes = np.full(0x110000, OTHER, np.uint8)
-    for name, table in (
-        (LETTER, unicode16.LETTERS),
-        (NUMBER, unicode16.NUMBERS),
-        (SPACE, unicode16.WHITE_SPACE),
-    ):
-        for item in table.split():
-            low, _, high = item.partition("-")
-            classes[int(low, 16) : int(high or low, 16) + 1] = name
+    ranges = read_ranges()
+    for name, heading in ((LETTER, "LETTERS"), (NUMBER, "NUMBERS"), (SPACE, "WHITE_SPACE")):
+        for codes in ranges[heading]:
+            classes[codes.start : codes.stop] = name
     classes.flags.writeable = False
     return classes
 

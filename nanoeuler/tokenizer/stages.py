@@ -4,6 +4,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from nanoeuler import log
 from nanoeuler.errors import UserError
 from nanoeuler.storage.files import link
@@ -11,15 +13,14 @@ from nanoeuler.storage.folders import atomic_folder, require_ours
 from nanoeuler.storage.integrity import write_note
 from nanoeuler.tokenizer import gpt2_files
 from nanoeuler.tokenizer.bpe import learn
-from nanoeuler.tokenizer.chunks import ChunkEncoder, chunks
-from nanoeuler.tokenizer.corpus_text import Corpus, sample
+from nanoeuler.tokenizer.corpus_text import Chunk, Corpus, chunks, map_in_order, sample
 from nanoeuler.tokenizer.counting import count_pieces
-from nanoeuler.tokenizer.parallel import map_in_order
 from nanoeuler.tokenizer.shards import (
     MANIFEST,
     SHARD_TOKENS,
     ShardWriter,
     TokenStore,
+    token_dtype,
     write_manifest,
 )
 from nanoeuler.tokenizer.tokenizer import Tokenizer
@@ -135,6 +136,27 @@ def tokenize_corpus(
         }
         write_manifest(folder, tokenizer, corpus.fingerprint, splits)
     return opened(output)
+
+
+class ChunkEncoder:
+    """Encodes chunks: `</s>` before each document that starts in the chunk, and the text's ids."""
+
+    def __init__(self, corpus: Corpus, tokenizer: Tokenizer):
+        self.corpus, self.tokenizer = corpus, tokenizer
+        self.dtype = token_dtype(tokenizer.vocab_size)
+
+    def encode(self, chunk: Chunk) -> np.ndarray:
+        """Return the ids of a chunk: (tokens,) in the dtype of the shards."""
+        text = self.corpus.texts[chunk.split][chunk.source]
+        first, last = np.searchsorted(text.offsets, [chunk.start, chunk.stop])
+        starts = text.offsets[first:last] - chunk.start  # of the documents that start in the chunk
+        unframed = int(len(starts) == 0 or starts[0] != 0)  # 1 if it begins within a document
+        borders = np.concatenate([[0] * unframed, starts, [chunk.stop - chunk.start]])
+        content = text.data[chunk.start : chunk.stop]
+        ids = self.tokenizer.encoder.encode(
+            content, borders.astype(np.int64), frame=self.tokenizer.end_id, framed=unframed
+        )
+        return ids.astype(self.dtype)
 
 
 def join_groups(folders: Sequence[Path], tokenizer_path: Path, output: Path) -> TokenStore:

@@ -4,6 +4,7 @@ tokenizer = Tokenizer.load("data/corpora/sample/tokenizer-512/tokenizer.json")
 tokenizer.decode(tokenizer.encode("a book"))
 """
 
+import codecs
 import math
 from collections.abc import Iterable
 from functools import cached_property
@@ -112,6 +113,25 @@ class Tokenizer:
 
     def is_special(self, index: int) -> bool:
         return index in self._special
+
+
+class StreamDecoder:
+    """Decodes ids that arrive one by one, or several at a time, and continue a text.
+
+    The joined results of `push` and `flush` are `tokenizer.decode` of all ids.
+    """
+
+    def __init__(self, tokenizer: Tokenizer):
+        self.tokenizer = tokenizer
+        self.decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def push(self, *ids: int) -> str:
+        """Return the text that `ids` complete, empty while bytes of a character are missing."""
+        return self.decoder.decode(self.tokenizer.decode_bytes(ids, continues=True))
+
+    def flush(self) -> str:
+        """Return the held-back bytes after the last id, as U+FFFD, and reset the decoder."""
+        return self.decoder.decode(b"", final=True)
 
 
 def to_bytes(text: str | bytes) -> bytes:

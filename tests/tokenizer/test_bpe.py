@@ -12,9 +12,9 @@ from tokenizer_samples import PROSE, regex_words
 from nanoeuler.tokenizer import counting
 from nanoeuler.tokenizer import reference as slow_bpe
 from nanoeuler.tokenizer.bpe import learn
-from nanoeuler.tokenizer.counting import Piece, count_pieces, count_words
+from nanoeuler.tokenizer.corpus_text import Piece
+from nanoeuler.tokenizer.counting import WordTable, count_pieces, count_words
 from nanoeuler.tokenizer.vocabulary import BYTE_OF_CHARACTER, SMALLEST, SPECIALS, build
-from nanoeuler.tokenizer.word_table import WordTable
 
 
 def table(counts: dict[str, int]) -> WordTable:

@@ -1,6 +1,7 @@
 """Words: GPT-2's pattern on Unicode 16, over text and over any bytes."""
 
 import unicodedata
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,8 @@ from tokenizers import Regex
 from tokenizers.pre_tokenizers import ByteLevel, Split
 
 from nanoeuler.errors import UserError
-from nanoeuler.tokenizer import pretokenizer, unicode16
-from nanoeuler.tokenizer.file_bytes import FileBytes
+from nanoeuler.tokenizer.corpus_text import FileBytes, blocks
+from nanoeuler.tokenizer.scanner import read_ranges
 from nanoeuler.tokenizer.tokenizer import to_bytes
 
 PEER = ByteLevel(add_prefix_space=False, use_regex=True)
@@ -31,13 +32,6 @@ def peer_words(text: str) -> list[str]:
 
 def words(text: str) -> list[str]:
     return [word.decode() for word in scanned_words(text.encode())]
-
-
-def expand(table: str) -> set[int]:
-    ranges = [item.split("-") for item in table.split()]
-    return {
-        code for bounds in ranges for code in range(int(bounds[0], 16), int(bounds[-1], 16) + 1)
-    }
 
 
 @pytest.mark.parametrize(
@@ -59,7 +53,8 @@ def test_words_by_hand(text: str, cut: list[str]):
 
 def test_table_agrees_with_python_where_both_know_a_character():
     """Python's Unicode is older or newer than 16: letters and numbers of both must be the same."""
-    letters, numbers = expand(unicode16.LETTERS), expand(unicode16.NUMBERS)
+    ranges = read_ranges()
+    letters, numbers = (set(chain(*ranges[name])) for name in ("LETTERS", "NUMBERS"))
     assert not letters & numbers
     for code in (*range(0x3000), *range(0x1D400, 0x1D800)):
         category = unicodedata.category(chr(code))
@@ -177,7 +172,7 @@ def test_blocks_have_the_words_of_the_whole(texts: list[str | bytes], size: int)
     data = b"".join(
         text.encode("utf-8", "replace") if isinstance(text, str) else text for text in texts
     )
-    parts = [data[start:stop] for start, stop in pretokenizer.blocks(data, 0, len(data), size)]
+    parts = [data[start:stop] for start, stop in blocks(data, 0, len(data), size)]
     assert b"".join(parts) == data
     assert [word for part in parts for word in scanned_words(part)] == scanned_words(data)
 
@@ -186,13 +181,13 @@ def test_blocks_of_a_file(tmp_path: Path):
     path = tmp_path / "prose.txt"
     path.write_bytes(PROSE.encode() * 50 + b"x" * 5_000 + b" y")
     data = FileBytes(path)
-    parts = list(pretokenizer.blocks(data, 100, len(data), 500))
+    parts = list(blocks(data, 100, len(data), 500))
     assert [parts[0][0], *(stop for _, stop in parts)] == [
         *(start for start, _ in parts),
         len(data),
     ]
     assert len(parts) > 10
-    assert parts == list(pretokenizer.blocks(path.read_bytes(), 100, len(data), 500))
+    assert parts == list(blocks(path.read_bytes(), 100, len(data), 500))
     assert data[len(data) - 2 :] == b" y"
     assert max(stop - start for start, stop in parts) > 5_000
 
@@ -202,9 +197,9 @@ def test_blocks_of_a_file(tmp_path: Path):
 )
 def test_text_without_ascii_spaces_is_cut_into_blocks(sentence: str):
     data = sentence.encode() * 5_000
-    assert max(
-        stop - start for start, stop in pretokenizer.blocks(data, 0, len(data), 1_000)
-    ) <= 1_000 + len(sentence.encode())
+    assert max(stop - start for start, stop in blocks(data, 0, len(data), 1_000)) <= 1_000 + len(
+        sentence.encode()
+    )
 
 
 def test_a_file_that_became_shorter_gets_one_sentence(tmp_path: Path):

@@ -9,10 +9,9 @@ from tokenizer_samples import PROSE, prose_documents, write_corpus
 
 from nanoeuler.cli import main
 from nanoeuler.tokenizer import Tokenizer
-from nanoeuler.tokenizer.chunks import ChunkEncoder, chunks
-from nanoeuler.tokenizer.corpus_text import Corpus
+from nanoeuler.tokenizer.corpus_text import Corpus, chunks
 from nanoeuler.tokenizer.shards import TokenStore
-from nanoeuler.tokenizer.stages import tokenize_corpus
+from nanoeuler.tokenizer.stages import ChunkEncoder, tokenize_corpus
 
 CONFIG = json.dumps({"tokenizer": {"vocab_size": 400, "sample_bytes": 1_000_000}})
 LONG = (PROSE * 3_000).encode()  # spans several chunks

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from nanoeuler.storage.files import canonical_json, sha256_file, sha256_text, write_json
 from nanoeuler.system.compiling import compiled
-from nanoeuler.tokenizer import unicode16
 from nanoeuler.tokenizer.bpe import learn
 from nanoeuler.tokenizer.counting import count_words
-from nanoeuler.tokenizer.scanner import CLASSES, LENT, padded, word_end
+from nanoeuler.tokenizer.scanner import CLASSES, LENT, padded, read_ranges, word_end
 from nanoeuler.tokenizer.tokenizer import Tokenizer
 from nanoeuler.tokenizer.vocabulary import build
 
@@ -57,15 +56,12 @@ texts = st.text(
 )
 
 
-def character_set(table: str) -> str:
-    """Return the inside of a regular expression's [] for a table of `unicode16`."""
-    ranges = [item.split("-") for item in table.split()]
-    return "".join(f"\\U{int(bounds[0], 16):08x}-\\U{int(bounds[-1], 16):08x}" for bounds in ranges)
+def character_set(ranges: list[range]) -> str:
+    """Return the inside of a regular expression's [] for ranges of code points."""
+    return "".join(f"\\U{codes[0]:08x}-\\U{codes[-1]:08x}" for codes in ranges)
 
 
-LETTERS, NUMBERS, SPACES = map(
-    character_set, (unicode16.LETTERS, unicode16.NUMBERS, unicode16.WHITE_SPACE)
-)
+LETTERS, NUMBERS, SPACES = map(character_set, read_ranges().values())
 WORD = re.compile(
     f"'s|'t|'re|'ve|'m|'ll|'d| ?[{LETTERS}]+| ?[{NUMBERS}]+| "
     f"?[^{SPACES}{LETTERS}{NUMBERS}]+|[{SPACES}]+(?![^{SPACES}])|[{SPACES}]+"
