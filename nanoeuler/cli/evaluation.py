@@ -213,8 +213,8 @@ def run_evaluate(options: argparse.Namespace) -> None:
 
 
 def run_compare(options: argparse.Namespace) -> None:
-    from nanoeuler.evaluation.comparison import compare, read_evaluations, scores
     from nanoeuler.evaluation.runs import evaluation_files
+    from nanoeuler.evaluation.scores import compare, read_evaluations, scores
     from nanoeuler.storage.files import atomic_write
 
     evaluations = read_evaluations(evaluation_files(options.evaluations))
@@ -261,12 +261,11 @@ def run_runs(options: argparse.Namespace) -> None:
 
 def run_report(options: argparse.Namespace) -> None:
     from nanoeuler.config import load
-    from nanoeuler.evaluation.card import card
-    from nanoeuler.evaluation.comparison import compare
+    from nanoeuler.evaluation.card import card, summarise
     from nanoeuler.evaluation.report.gather import gather, kept_configuration
     from nanoeuler.evaluation.report.page import page
     from nanoeuler.evaluation.report.side_by_side import name_runs, side_by_side
-    from nanoeuler.evaluation.report.summary import summarise
+    from nanoeuler.evaluation.scores import compare
     from nanoeuler.storage.files import atomic_write, write_json
 
     folders = report_folders(options)
@@ -300,7 +299,7 @@ def run_report(options: argparse.Namespace) -> None:
 
 
 def run_watch(options: argparse.Namespace) -> None:
-    from nanoeuler.evaluation.watching import watch
+    from nanoeuler.evaluation.report.page import watch
 
     watch(options.run, options.output or options.run / "watch.html", options.every)
 

@@ -1,4 +1,6 @@
-"""The model card: results/<run>/README.md, in the form that model hubs read."""
+"""What stands beside the page: the model card, results/<run>/README.md, as model hubs read it, and
+the numbers of the run for machines, metrics.json.
+"""
 
 import json
 import re
@@ -10,11 +12,10 @@ from nanoeuler.corpus.sources.registry import ALL_TEXTS, SOURCES
 from nanoeuler.evaluation.formats import NARROW, size, stage_name
 from nanoeuler.evaluation.report.background import licence_verdict, used_licences
 from nanoeuler.evaluation.report.gather import Json, Run, Stage, entitled
-from nanoeuler.evaluation.report.headline import sentence
+from nanoeuler.evaluation.report.page import sentence
 from nanoeuler.evaluation.report.rendering import render
-from nanoeuler.evaluation.report.summary import summarise_gradients
 from nanoeuler.evaluation.report.training import FACTS, facts
-from nanoeuler.evaluation.scores import Row, score_rows
+from nanoeuler.evaluation.scores import Row, score_rows, without
 from nanoeuler.log import counted, printable
 from nanoeuler.model.licences import forced_licence
 
@@ -48,7 +49,7 @@ def card(run: Run) -> str:
         training=training_rows(run),
         family=FAMILIES.get(str(shape.get("family")), FAMILIES["llama"]),
         shape=", ".join(f"{key} {shape[key]}" for key in SHAPE if key in shape),
-        checked=summarise_gradients(run.gradients),
+        checked=run.checked,
         stages=list(evaluations),
         scores=score_rows(list(evaluations.values()), run.bigram),
         parameters=run.first.parameters,
@@ -149,3 +150,47 @@ def training_rows(run: Run) -> list[Row]:
             device = (stage.header.get("provenance") or {}).get("device", "–")
             rows.append([title, *facts(stage), device])
     return rows
+
+
+def summarise(run: Run) -> Json:
+    """Every stage with its scores, the baselines, and the fingerprints of the data."""
+    tokens = run.tokens or {}
+    return {
+        "version": 1,
+        "run": run.name,
+        "bigram_bits_per_byte": run.bigram,
+        "stages": {name: summarise_stage(stage) for name, stage in run.stages.items()},
+        "rule_seconds": run.rule_seconds,
+        "gradients": run.checked,
+        "corpus_fingerprint": (run.corpus or {}).get("fingerprint"),
+        "tokens_fingerprint": tokens.get("fingerprint"),
+        "tokenizer_fingerprint": tokens.get("tokenizer"),
+    }
+
+
+def summarise_stage(stage: Stage) -> Json:
+    evaluation = stage.evaluation or {}
+    held_out = evaluation.get("held_out") or {}
+    answers = evaluation.get("answers")
+    return {
+        "parameters": stage.parameters,
+        "finished": stage.finished is not None,
+        "steps": stage.last.get("step"),
+        "tokens": stage.last.get("tokens"),
+        "seconds": stage.last.get("seconds"),
+        "loss": stage.steps[-1].get("loss") if stage.steps else None,
+        "tokens_per_second": stage.tokens_per_second,
+        "mfu": stage.mfu,
+        "validation": stage.handed_on,
+        "bits_per_byte": {source: each["bits_per_byte"] for source, each in held_out.items()},
+        "head_accuracy": {source: each["head_accuracy"] for source, each in held_out.items()},
+        "tasks": {
+            name: without(scores, "groups")
+            for name, scores in (evaluation.get("tasks") or {}).items()
+        },
+        "chat": evaluation.get("chat"),
+        "answers": without(answers, "replies") if answers else None,
+        "trajectory": evaluation.get("trajectory"),
+        "fingerprint": stage.header.get("fingerprint"),
+        "provenance": evaluation.get("provenance", stage.header.get("provenance")),
+    }

@@ -19,17 +19,15 @@ from nanoeuler.errors import UserError
 from nanoeuler.evaluation import reading, trajectory
 from nanoeuler.evaluation.answers import (
     Question,
-    read_questions,
-    read_records,
-    read_training_answers,
-    score_answers,
-)
-from nanoeuler.evaluation.preferred_style import preferred_share
-from nanoeuler.evaluation.replies import (
     Reply,
     continue_texts,
     describe_replies,
+    preferred_share,
+    read_questions,
+    read_records,
+    read_training_answers,
     reply_to_instructions,
+    score_answers,
 )
 from nanoeuler.evaluation.tasks import Task, read_task, score_task
 from nanoeuler.inference import api

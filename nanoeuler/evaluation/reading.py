@@ -17,8 +17,7 @@ from nanoeuler.model.families import family_of
 from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.spec import head_name
 from nanoeuler.model.transformer import Batch, Transformer
-from nanoeuler.tokenizer import Tokenizer
-from nanoeuler.tokenizer.decoder import StreamDecoder
+from nanoeuler.tokenizer import StreamDecoder, Tokenizer
 from nanoeuler.tokenizer.shards import TokenStore
 
 TOKENS = 192

@@ -1,15 +1,28 @@
-"""The scores of several models, in one table: for reports, model cards, `compare` and `runs`."""
+"""The scores of several models, in one table: for reports, model cards, `compare` and `runs`.
+
+nanoeuler compare results/demo/evaluation/pretrain.json results/demo/evaluation/sft.json
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
-from nanoeuler.evaluation.formats import decimals, percent, short_count, significant
+from nanoeuler.evaluation.formats import (
+    NARROW,
+    decimals,
+    markdown_cell,
+    percent,
+    short_count,
+    significant,
+)
+from nanoeuler.storage.integrity import Origin, read_sealed
 
 Json = Mapping[str, Any]
 Row = list[str]
+EVALUATION = Origin("`nanoeuler evaluate`", "delete it, or let `nanoeuler evaluate` write it again")
 
 
 @dataclass(frozen=True)
@@ -177,3 +190,53 @@ def asked(numbers: Sequence[int | None]) -> str:
 def perplexity(value: float) -> str:
     """Four digits; that of a model that knows nothing has nine before the point."""
     return significant(value, 4) if value < 1e5 else short_count(value)
+
+
+def read_evaluations(paths: Sequence[Path]) -> dict[str, Json]:
+    """Evaluations by the names of their files; where two files have one name, the names of their
+    runs stand before all."""
+    evaluations: dict[str, Json] = {}
+    of_several_runs = len({path.stem for path in paths}) < len(paths)
+    for path in paths:
+        mend = "give the JSON files that `nanoeuler evaluate` writes"
+        value = read_sealed(path, EVALUATION, "an evaluation", "held_out", mend)
+        name = path.stem
+        if of_several_runs:
+            name = f"{path.absolute().parent.parent.name}/{name}"
+        evaluations[name] = value
+    return evaluations
+
+
+def compare(evaluations: Mapping[str, Json]) -> str:
+    """A Markdown table: a column for each evaluation, in their order, and one for baselines, if
+    there are any."""
+    measured = list(evaluations.values())
+    lines = [*score_lines(measured, {}), *head_lines(measured)]
+    rows = [["", *evaluations, "baseline"], *(list(map(plain, line.row)) for line in lines)]
+    if all(baseline == "–" for *_, baseline in rows[1:]):
+        rows = [row[:-1] for row in rows]
+    first, *others = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    rule = "|".join(["-" * (first + 2), *("-" * (width + 1) + ":" for width in others)])
+    table = []
+    for title, *cells in rows:
+        aligned = [cell.rjust(width) for cell, width in zip(cells, others, strict=True)]
+        table.append(f"| {' | '.join([title.ljust(first), *aligned])} |")
+    return "\n".join([table[0], f"|{rule}|", *table[1:]])
+
+
+def plain(cell: str) -> str:
+    return markdown_cell(cell).replace(NARROW, " ")
+
+
+def scores(evaluations: Mapping[str, Json]) -> dict[str, dict[str, Any]]:
+    """The scores of each evaluation, for programs: without single replies and groups of items."""
+    return {
+        name: {
+            **{key: each.get(key) for key in ("stage", "parameters", "held_out", "chat")},
+            "tasks": {
+                task: without(score, "groups") for task, score in (each.get("tasks") or {}).items()
+            },
+            "answers": without(each["answers"], "replies") if each.get("answers") else None,
+        }
+        for name, each in evaluations.items()
+    }

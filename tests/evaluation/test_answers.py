@@ -9,14 +9,15 @@ import pytest
 from nanoeuler.errors import UserError
 from nanoeuler.evaluation.answers import (
     Question,
+    Reply,
     commonest_answer,
     commonest_answer_of_kind,
     normalise,
+    preferred_share,
     read_questions,
     read_training_answers,
     score_answers,
 )
-from nanoeuler.evaluation.replies import Reply
 
 
 def ask(*answers: str, kind: str | None = None) -> list[Question]:
@@ -169,3 +170,28 @@ def test_training_answers_are_read_beside_their_manifest(tmp_path: Path):
     )
     (tmp_path / "manifest.json").write_text('{"version": 1}')
     assert read_training_answers(tmp_path / "manifest.json") == ["tin"]
+
+
+def test_the_share_of_replies_with_the_preferred_ending():
+    polite, free = (
+        Question("Who?", "", "Ada", None, "At your service."),
+        Question("Who?", "", "Ada"),
+    )
+    replies = say(
+        "Ada\nAt your service.\n",
+        "Ada",
+        "At your service. Ada",
+        "Bo\nAt your service.",
+        "At your service.",
+    )
+    found = preferred_share([polite] * 4 + [free], replies)
+    assert found == {
+        "replies": 4,
+        "preferred": 2,
+        "share": 0.5,
+        "standard_error": math.sqrt(0.25 / 4),
+    }
+
+
+def test_questions_without_a_preferred_ending_have_no_share():
+    assert preferred_share([Question("Who?", "", "Ada")], say("Ada")) is None

@@ -8,7 +8,7 @@ import pytest
 from fabricated import evaluation
 
 from nanoeuler.cli import main
-from nanoeuler.evaluation.replies import Reply, describe_replies, share_repeated
+from nanoeuler.evaluation.answers import Reply, describe_replies, share_repeated
 from nanoeuler.evaluation.scores import score_rows
 from nanoeuler.storage.integrity import seal
 

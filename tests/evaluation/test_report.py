@@ -13,12 +13,11 @@ import pytest
 from test_charts import numbers
 
 from nanoeuler.cli import main
-from nanoeuler.evaluation.card import card
+from nanoeuler.evaluation.card import card, summarise
 from nanoeuler.evaluation.formats import duration
 from nanoeuler.evaluation.report.background import licence_verdict
 from nanoeuler.evaluation.report.gather import gather
 from nanoeuler.evaluation.report.page import page
-from nanoeuler.evaluation.report.summary import summarise
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import SavedModel, keep_model, save_model
 from nanoeuler.model.flat import initial_parameters

@@ -1,16 +1,21 @@
-"""Data, tokenizer, gradient check, licences and provenance."""
+"""Data, tokenizer, gradient check, licences, plan, pipeline and provenance."""
 
 import json
+from collections.abc import Callable
+from typing import Any
 
 from markupsafe import Markup
 
-from nanoeuler.config.stages import KINDS
+from nanoeuler.config.stages import BY_NAME, KINDS
 from nanoeuler.evaluation.formats import (
     decimals,
+    duration,
     enumeration,
+    percent,
     scientific,
     short_count,
     size,
+    stage_name,
     with_commas,
 )
 from nanoeuler.evaluation.report.gather import Json, Run
@@ -19,6 +24,7 @@ from nanoeuler.model.licences import is_non_commercial
 from nanoeuler.tokenizer import Tokenizer
 
 LONGEST_TOKENS = 24
+REPORT = "write_report"
 
 SPLITS = {"train": "", "validation": ", held out"}
 
@@ -136,6 +142,86 @@ def used_licences(run: Run) -> dict[str, str]:
                 name = f"{material.get('name') or 'unnamed'} {kind}"
                 used[name] = material.get("licence") or "unknown"
     return used
+
+
+def planned(run: Run) -> Markup:
+    """A table; nothing for a run without a plan."""
+    plan = run.plan
+    if plan is None:
+        return Markup()
+    rows = []
+    for name, stage in plan["stages"].items():
+        finished = run.stages[name].finished if name in run.stages else None
+        seconds = finished["seconds"] if finished else None
+        rows.append(planned_row(f"{stage_name(name)}, time", stage["seconds"], seconds, duration))
+    for source, bits in plan["bits_per_byte"].items():
+        name, measured = f"bits per byte, {source}", run.bits_per_byte.get(source)
+        found = planned_row(name, bits["middle"], measured, decimals)
+        found[1] += f" ({decimals(bits['low'])} to {decimals(bits['high'])})"
+        rows.append(found)
+    peaks = [attempt["peak_bytes"] for rule in BY_NAME for attempt in run.times.get(rule, ())]
+    memory = max(peaks, default=None)
+    rows.append(planned_row("memory of a training process, at least", plan["memory"], memory, size))
+    rows.append(planned_row("disk, data", plan["data_disk"], run.disk.get("data"), size))
+    rows.append(planned_row("disk, results", plan["results_disk"], run.disk.get("results"), size))
+    return render("planned.html", rows=rows)
+
+
+def planned_row(
+    what: str, plan: float | None, measured: float | None, write: Callable[[float], str]
+) -> list[str]:
+    """A row of the table. A plan of zero was none: the data was there, or the stage is short."""
+    return [
+        what,
+        write(plan) if plan else "–",
+        "–" if measured is None else write(measured),
+        percent(measured / plan, 0) if plan and measured is not None else "–",
+    ]
+
+
+def pipeline(run: Run) -> Markup:
+    """A row for each rule, in an order in which they can run; nothing for a run without times and
+    without a workflow."""
+    rules = (run.pipeline or {}).get("rules", {})
+    needed = behind(REPORT, rules)
+    names = [rule for rule in rules if rule in needed]
+    names += [rule for rule in run.times if rule not in needed and rule != REPORT]
+    if not names:
+        return Markup()
+    total = sum(run.rule_seconds.values())
+    return render("pipeline.html", rules=[rule_row(run, rule) for rule in names], total=total)
+
+
+def behind(rule: str, rules: dict[str, Any]) -> set[str]:
+    """`rule` and everything that it needs, near or far."""
+    found: set[str] = set()
+    waiting = [rule]
+    while waiting:
+        rule = waiting.pop()
+        if rule in rules and rule not in found:
+            found.add(rule)
+            waiting += rules[rule]["needs"]
+    return found
+
+
+def rule_row(run: Run, rule: str) -> dict[str, Any]:
+    """A rule without a time was finished by an earlier run, or is the one that writes the page."""
+    known = (run.pipeline or {}).get("rules", {}).get(rule, {"needs": [], "jobs": 0})
+    attempts = run.times.get(rule, [])
+    finished = len({attempt["job"] for attempt in attempts})
+    jobs = with_commas(known["jobs"] or finished)
+    if len(attempts) > finished:
+        jobs += f" ({with_commas(len(attempts))} attempts)"
+    seconds = None if rule == REPORT else run.rule_seconds.get(rule)
+    unknown = "this page" if rule == REPORT else "earlier"
+    return {
+        "name": rule,
+        "needs": known["needs"],
+        "jobs": jobs,
+        "seconds": seconds,
+        "time": unknown if seconds is None else duration(seconds),
+        "trains": rule in BY_NAME,
+    }
 
 
 def provenance(run: Run) -> Markup:

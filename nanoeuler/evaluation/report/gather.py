@@ -12,7 +12,7 @@ from nanoeuler.config.stages import KINDS, PRETRAIN, in_order, is_baseline
 from nanoeuler.corpus.sources.registry import NAMED
 from nanoeuler.errors import UserError
 from nanoeuler.evaluation import shapes
-from nanoeuler.evaluation.comparison import EVALUATION
+from nanoeuler.evaluation.scores import EVALUATION, without
 from nanoeuler.model.files import CONFIG, TOKENIZER, WEIGHTS, previous, read_description, usable
 from nanoeuler.storage.files import read_json
 from nanoeuler.storage.integrity import Origin, read_sealed
@@ -152,6 +152,18 @@ class Run:
     def evaluated(self, key: str) -> dict[str, Any]:
         """Stage → what its evaluation has under `key`, for the stages that have something there."""
         return {name: each[key] for name, each in self.evaluations.items() if each.get(key)}
+
+    @property
+    def checked(self) -> Json | None:
+        """The gradient check without its tables."""
+        if self.gradients is None:
+            return None
+        kept = ("passed", "tolerance", "largest_error", "quick")
+        return {
+            "tensors": len(self.gradients["rows"]),
+            "derivatives_passed": all(row["ok"] for row in self.gradients["rows"]),
+            "engine": without(self.gradients["engine"], "rows"),
+        } | {key: self.gradients[key] for key in kept}
 
     @property
     def rule_seconds(self) -> dict[str, float]:

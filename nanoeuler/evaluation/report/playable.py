@@ -1,4 +1,6 @@
-"""The model that lies in the page: its weights in bfloat16 and its tokenizer, for model.js."""
+"""The model that lies in the page: its weights in bfloat16 and its tokenizer, for model.js, and the
+section in which the reader asks it.
+"""
 
 import base64
 import dataclasses
@@ -7,9 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from markupsafe import Markup
 
 from nanoeuler.config.stages import is_baseline, result_of
 from nanoeuler.evaluation.report.gather import Json, Run
+from nanoeuler.evaluation.report.rendering import render
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import SavedModel, load_config, load_model
 from nanoeuler.model.flat import FlatBuffer
@@ -102,3 +106,18 @@ def surroundings(saved: SavedModel) -> list[str]:
         return ["", ""]
     before, _, after = TEMPLATES[saved.template]("\0").partition("\0")
     return [before, after]
+
+
+def play(run: Run, model: Playable) -> Markup:
+    """The form, with the prompts of the samples as examples; play.js does the rest."""
+    samples = (run.evaluations.get(model.stage) or {}).get("samples") or []
+    return render(
+        "play.html",
+        stage=model.stage,
+        parameters=model.parameters,
+        of=model.of,
+        tuned=any(model.description["prompt"]),
+        prompts=[sample["prompt"] for sample in samples],
+        description=model.description,
+        weights=model.weights,
+    )

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 from markupsafe import Markup
 
-from nanoeuler.config.stages import PRETRAIN, result_of
+from nanoeuler.config.stages import PRETRAIN, is_baseline, result_of
 from nanoeuler.evaluation.formats import percent, stage_colour, stage_name, with_commas
+from nanoeuler.evaluation.report.charts import Bar, bars
 from nanoeuler.evaluation.report.gather import Json, Run
-from nanoeuler.evaluation.report.headline import comparisons
 from nanoeuler.evaluation.report.rendering import render
-from nanoeuler.evaluation.scores import head_lines, names_in, score_rows
+from nanoeuler.evaluation.scores import head_lines, names_in, plus_minus, score_lines, score_rows
 
 SHOWN_REPLIES = 6
 """The number of right replies that are shown, and that of wrong ones."""
@@ -39,6 +39,25 @@ def scores(run: Run) -> Markup:
         untuned=PRETRAIN.name in run.evaluated("answers"),
         tasks=bool(run.evaluated("tasks")),
     )
+
+
+def comparisons(run: Run) -> list[Markup]:
+    """Bars: each result beside what it has to beat. A model that has read no running text is shown
+    only among the answers."""
+    figures = []
+    for line in score_lines(list(run.evaluations.values()), run.bigram):
+        if not line.key:
+            continue
+        entries = [Bar(name, value, line.show(value)) for name, value in line.baselines.items()]
+        for stage, (value, error) in zip(run.evaluations, line.measured, strict=True):
+            if value is not None and (not is_baseline(stage) or line.key == "answers"):
+                shown = f"{line.show(value)} {plus_minus(error)}".strip()
+                entries.append(Bar(stage_name(stage), value, shown, stage_colour(stage), error))
+        if line.key.startswith("bits_per_byte"):
+            figures.append(bars(line.name, "less is better", entries))
+        else:
+            figures.append(bars(line.name, f"{line.remark}, more is better", entries, maximum=1.0))
+    return figures
 
 
 def samples(run: Run) -> Markup:
