@@ -19,7 +19,7 @@ from nanoeuler import log
 from nanoeuler.config.stages import in_order, is_baseline
 from nanoeuler.errors import UserError
 from nanoeuler.evaluation.formats import decimals, duration, percent, short_count
-from nanoeuler.evaluation.report.gather import Run, Stage, gather, kept_configuration
+from nanoeuler.evaluation.report.gather import Run, gather, is_run, kept_configuration
 from nanoeuler.evaluation.report.side_by_side import name_runs, shown
 from nanoeuler.evaluation.scores import score_lines
 
@@ -59,10 +59,6 @@ def run_folders(places: Iterable[Path]) -> list[Path]:
             raise UserError(f"{place}: no run is there; give a folder of runs, such as results")
         found += here
     return list(dict.fromkeys(found))
-
-
-def is_run(folder: Path) -> bool:
-    return any(folder.glob("*/metrics.jsonl")) or any(folder.glob("evaluation/*.json"))
 
 
 def evaluation_files(places: Iterable[Path]) -> list[Path]:
@@ -137,7 +133,7 @@ def describe(name: str, run: Run, columns: Mapping[str, str]) -> Record:
     scores = {line.key: line.values[0] for line in score_lines([evaluation], {}) if line.key}
     return {
         "run": name,
-        "state": state(stages[-1]),
+        "state": stages[-1].state,
         **{columns[source]: value for source, value in run.bits_per_byte.items()},
         **{key: value for key, value in scores.items() if not key.startswith("bits_per_byte")},
         "seconds": sum(stage.last.get("seconds") or 0 for stage in run.stages.values()),
@@ -147,14 +143,6 @@ def describe(name: str, run: Run, columns: Mapping[str, str]) -> Record:
         "mfu": run.first.mfu,
         "started": run.first.header.get("started"),
     }
-
-
-def state(stage: Stage) -> str:
-    """How far the last stage is."""
-    if stage.finished or not stage.header:
-        return f"{stage.name} finished"
-    step, total = stage.last.get("step", 0), stage.header.get("total_steps")
-    return f"{stage.name} at step {step:,}" + (f" of {total:,}" if total else "")
 
 
 def choose(

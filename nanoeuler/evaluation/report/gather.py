@@ -53,6 +53,14 @@ class Stage:
         return self.finished or max(lines, key=lambda line: line["step"], default={})
 
     @property
+    def state(self) -> str:
+        """How far it is."""
+        if self.finished or not self.header:
+            return f"{self.name} finished"
+        step, total = self.last.get("step", 0), self.header.get("total_steps")
+        return f"{self.name} at step {step:,}" + (f" of {total:,}" if total else "")
+
+    @property
     def settings(self) -> Mapping[str, Any]:
         """The section of the configuration that the stage trained by, as its header keeps it."""
         return self.header.get("config", {}).get(self.header.get("stage"), {})
@@ -172,6 +180,10 @@ class Run:
             rule: sum(attempt["seconds"] for attempt in attempts)
             for rule, attempts in self.times.items()
         }
+
+
+def is_run(folder: Path) -> bool:
+    return any(folder.glob("*/metrics.jsonl")) or any(folder.glob("evaluation/*.json"))
 
 
 def gather(config: Mapping[str, Any], folder: Path) -> Run:

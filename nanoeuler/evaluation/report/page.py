@@ -24,10 +24,9 @@ from nanoeuler.evaluation.formats import (
     with_commas,
 )
 from nanoeuler.evaluation.report import background, depth, results, training
-from nanoeuler.evaluation.report.gather import Run, entitled, gather, kept_configuration
+from nanoeuler.evaluation.report.gather import Run, entitled, gather, is_run, kept_configuration
 from nanoeuler.evaluation.report.playable import play, playable
 from nanoeuler.evaluation.report.rendering import render, render_page
-from nanoeuler.evaluation.runs import is_run, state
 from nanoeuler.log import counted
 from nanoeuler.model.files import CONFIG
 from nanoeuler.storage.files import atomic_write
@@ -177,5 +176,5 @@ def describe(run: Run) -> str:
     parts = []
     for stage in run.stages.values():
         loss = f", loss {decimals(stage.steps[-1]['loss'])}" if stage.steps else ""
-        parts.append(state(stage) + ("" if stage.finished else loss))
+        parts.append(stage.state + ("" if stage.finished else loss))
     return "; ".join(parts)
