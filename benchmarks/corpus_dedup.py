@@ -30,8 +30,11 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from nanoeuler.corpus.batches import Batch  # noqa: E402
-from nanoeuler.corpus.minhash import SHINGLE, sign  # noqa: E402
-from nanoeuler.corpus.near_duplicates import NearDuplicates  # noqa: E402
+from nanoeuler.corpus.near_duplicates import (  # noqa: E402
+    SHINGLE,
+    NearDuplicates,
+    sign,
+)
 from nanoeuler.corpus.word_hashes import hash_words  # noqa: E402
 
 THRESHOLD = 0.8

@@ -127,7 +127,7 @@ def prepare(
     `reading` has the encoding and the separator of the texts, where they are given.
     """
     from nanoeuler import log
-    from nanoeuler.corpus import little_text
+    from nanoeuler.corpus.sources.own_text import warning
     from nanoeuler.planning import continued_run, own_run
     from nanoeuler.planning.own_folder import asks, belongs, candidates, command_line
 
@@ -148,7 +148,7 @@ def prepare(
     entries = [{"path": text, **reading} if reading else text for text in texts]
     if start is None:
         text = own_run.read_text(entries)
-        if little := little_text.warning(text.bytes):
+        if little := warning(text.bytes):
             log.line("warning", little)
         choice, engine = own_run.choose_here(text, minutes)
         config = own_run.make_config(name, entries, text, choice)

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nanoeuler import log
-from nanoeuler.corpus import code_listings
 from nanoeuler.corpus.batches import Batch, ordered_map
 from nanoeuler.corpus.contamination import (
     NO_RUNS,
@@ -25,8 +24,7 @@ from nanoeuler.corpus.contamination import (
     read_evaluation_set,
 )
 from nanoeuler.corpus.document_sources import OWN_TEXT, Reader
-from nanoeuler.corpus.minhash import HASHES
-from nanoeuler.corpus.near_duplicates import NearDuplicates
+from nanoeuler.corpus.near_duplicates import HASHES, NearDuplicates, sign_documents
 from nanoeuler.corpus.split import choose_stretches
 from nanoeuler.corpus.survey import (
     HELD_OUT,
@@ -84,7 +82,7 @@ def look_at_held_out(
         batch = part.read() if len(wanted) else Batch.of([])
         held_out, documents = batch.take(wanted), wanted
         hashes, borders = hash_words(held_out) if search or not found.parted else NO_WORDS
-        signatures = code_listings.signatures(held_out, hashes, borders) if search else None
+        signatures = sign_documents(held_out, hashes, borders) if search else None
         stretches = NO_STRETCHES
         if found.parted:
             stretches = stretches_of(held_out, wanted, share)
@@ -179,7 +177,7 @@ def compare(
         hashes, borders = hash_words(batch)
         signatures = np.zeros((0, HASHES), np.uint8)
         if signing:
-            signatures = code_listings.signatures(batch, hashes, borders)
+            signatures = sign_documents(batch, hashes, borders)
         documents = runs = np.zeros(0, np.int64)
         if check:
             pieces, runs = others.find(hashes, borders)

@@ -1,15 +1,249 @@
 """Decode the bytes of a text file to clean Unicode, whatever program wrote them.
 
-Most files are UTF-8, with or without a byte-order mark; older ones are in one of the encodings that
-encodings.py recognises. Some were damaged: UTF-8 read as Latin-1 and encoded again, doubled line
-ends, stray NULs.
+Most files are UTF-8, with or without a byte-order mark. Some were damaged: UTF-8 read as Latin-1
+and encoded again, doubled line ends, stray NULs. Older ones are in another encoding, which is
+recognised by what its letters make of a language: each that can decode the text is tried, and the
+result is judged by the language that suits it best. Are its letters those of the language, the
+common ones above all, and do they stand where letters of that language stand? Nothing is guessed:
+where no language suits, or two encodings give different texts that suit alike, none is recognised.
 """
 
 import codecs
 import re
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from nanoeuler.corpus.encodings import SAMPLE, recognise, suitability
+SAMPLE = 60_000  # bytes that are judged
+LEAST, MARGIN = 0.6, 0.05  # the score of a text in its language, and before the next encoding's
+FEW = 6  # characters of East Asian text: fewer are no evidence
+KNOWN = 0.4  # what the frequent words of a language add
+MOST_FOREIGN = 0.6  # share of a word's letters beyond ASCII, in Latin script
+
+ENCODINGS = (
+    *("cp1252", "cp1250", "iso8859_2", "cp1254", "cp1257", "mac_roman", "cp850", "cp852"),
+    *("cp1251", "koi8_r", "koi8_u", "iso8859_5", "cp866", "mac_cyrillic"),
+    *("cp1253", "iso8859_7", "cp1255", "iso8859_8", "cp1256", "iso8859_6", "cp874"),
+    *("gb18030", "big5", "cp932", "euc_jp", "cp949"),
+)
+"""In the order in which they are preferred where they give the same text."""
+RARE, RARER = {"mac_roman", "cp850", "cp852", "cp866", "iso8859_6", "cp874"}, 0.2
+"""Encodings that are met less often, and what their scores lose."""
+ESCAPES = {b"\x1b$B": "iso2022_jp", b"\x1b$@": "iso2022_jp", b"\x1b$)C": "iso2022_kr"}
+"""Encodings of seven bits, known by their escapes."""
+
+
+def weights(letters: str, further: str = "") -> dict[str, float]:
+    """Weigh the letters of a language, the most frequent one first, from 1.2 down to 0.3."""
+    ranked = {letter: 1.2 - 0.9 * rank / len(letters) for rank, letter in enumerate(letters)}
+    return dict.fromkeys(further, 0.3) | ranked
+
+
+class Latin(dict[str, float]):
+    """Any of the letters that a language of Latin script has beyond ASCII is as good.
+
+    `words` are some of its frequent words in ASCII.
+    """
+
+    def __init__(self, letters: str, words: str):
+        super().__init__(dict.fromkeys(letters, 1.0))
+        self.words = frozenset(words.split())
+
+
+def block(first: int, last: int) -> str:
+    return "".join(map(chr, range(first, last)))
+
+
+LANGUAGES = (
+    Latin(
+        "éèêàâçäöüïëñæœôîûáíóåø°£", "the of and to in is was he that it his for with had not you"
+    ),  # English
+    Latin("éèêàçùûîïôëœæÿ", "le la les de des et un une en que qui dans il elle ne pas du sur"),
+    Latin("äöüß", "der die das und in den von zu mit sich ist nicht ein eine dem war er sie"),
+    Latin("áéíóúñü¿¡ªº", "de la que el en y los del se las un por con no una su para es al"),
+    Latin("ãõáéíóúâêôçàüªº", "de a o que e do da em um para com uma os no se na por mais as"),
+    Latin("àèéìòù", "di e il la che in un per una del non si con da le gli al dei"),
+    Latin("åäöæøéüàó", "og i det som en er till och att en den av med var han de på jeg ja on"),
+    Latin("áéíóúýþæöð", "og að er sem til var hann en um ekki hafa af með"),  # Icelandic
+    Latin("áéíóúàèòïüç·", "de la el i que en els les un per una amb no es del"),  # Catalan
+    Latin("ąćęłńóśźż", "w i na z do nie o jest to od po jak za co tak ale by"),  # Polish
+    Latin("áčďéěíňóřšťúůýž", "a se na v je to ve z do o s po jako za by ale tak"),  # Czech
+    Latin("áäčďéíĺľňóôŕšťúýž", "a sa na v je to z do o s po ako za by ale tak"),  # Slovak
+    Latin("áéíóöőúüű", "a az egy nem hogy is de volt meg csak el ez mint ki"),  # Hungarian
+    Latin("ăâîşţșț", "de a in la cu nu pe un o din care mai se ca pentru"),  # Romanian
+    Latin("čćđšž", "i u je na se da su za od s ne iz bio koji to v ki pa so"),  # South Slavic
+    Latin("çğıöşüâî", "ve bir bu da de ne o ile gibi daha kadar sonra var"),  # Turkish
+    Latin("āčēģīķļņšūž", "un ir no uz ar ka bija tas par kas viņa"),  # Latvian
+    Latin("ąčęėįšųūž", "ir kad su bet tai yra buvo jis nuo per iki"),  # Lithuanian
+    Latin("äõöüšž", "ja on ei et oli ta see ka kui aga oma mis siis"),  # Estonian
+    weights("оеаинтсрвлкмдпуяыьгзбчйхжшюцщэфъё"),  # Russian
+    weights("оаинвіертслкдмпуязьбгчйхїжшюцщєґф"),  # Ukrainian
+    weights("аоеинтрсвлдкпмзгуъбяячйхцжщшюфьѝ"),  # Bulgarian
+    weights("аоеинрстјкдумпвлгзбчцшњљжћхђџфѓќѕ"),  # Serbian, Macedonian
+    weights("αοιεντσρπκμυληςίόάέγήδχύθώφωβξζψ", "ϊϋΐΰ"),  # Greek
+    weights("יוהלאתרמבשנעםדחקכפסגטצזןךףץ", block(0x5B0, 0x5C3)),  # Hebrew
+    weights("اليمنوترةبعدسفهكقحجأشصىطخذضزغثءئإظآؤ", "،؟؛ـپچژگ" + block(0x64B, 0x653)),  # Arabic
+    weights("านรกอเงม่ยลว้ดทสตะัปบคหแจิพชข็ใไีโ", block(0xE01, 0xE5C)),  # Thai
+)
+HAN = frozenset(
+    # the most common characters of Chinese, simplified and traditional, and of Japanese
+    "的一是不了在人有我他这個个們们中来來上大为為和国國地到以说說时時要就出会會可也你对對生能而子那得于着著"
+    "下自之年过過发發后後作里裡用道行所然家种種事成方多经經么麼去法学學如都同现現当當没沒动動面起看定天分"
+    "还還进進好小部其些主样樣理心她本前开開但因只从從想实實日军軍者意无無力它与與长長把机機十民第公此已工"
+    "使情明性知全三又关關点點正业業外将將两兩高间間由问問很最重并物手应應战戰向头頭文体體政美相见見被利什"
+    "二等产產或新己制身果加西斯月话話合回特代内信表化老给給世位次度门門任常先海通教儿兒原东東声聲提立及比"
+    "员員解水名真论論处處走义義各入几幾口认認条條平系气氣题題活尔爾更别別打女变變四神总總何电電数數安少报報"
+    "才结結反受目太量再感建务務做接必场場件计計管期市直德资資命山金指克许許统統区區保至队隊形社便空决決治展"
+    "私今彼車駅気時間思見食店朝夜雨川町村森岸手紙娘父母林河路风風云雲书書写寫听聽读讀字花树樹"
+)
+QUOTES = frozenset("‘’‚“”„«»‹›–—…·")
+USUAL = frozenset("£°©®™€§½¼")
+SIGNS = frozenset("•°§©®™€£ ­´¨¿¡½¼¾²³×†‡№¶")
+MARKS = QUOTES | SIGNS
+EASTERN_MARKS = frozenset("。、，：；！？「」『』（）《》〈〉【】…—～・ー“”‘’　")
+WORD = re.compile("[^\\s\x00-@\\[-`{-\x7f‘’‚“”„«»‹›–—…·]+")
+CASE = re.compile("[a-zß-öø-ÿа-џα-ώ](?=[À-ÖØ-ÞЀ-ЯΑ-Ω])|[ß-öø-ÿа-џα-ώ](?=[A-Z])")
+KANA = re.compile("[\u3041-\u3096]")
+BESIDE = re.compile("(?<=[^\\W\\d_])[†‡•€£§¶№¨­´°¤¦¬±µ×÷](?!\\w*$)|[†‡•¶¨´°¤¦¬±µ×÷](?=[^\\W\\d_])")
+"""Signs that do not stand beside a letter."""
+TURNED = re.compile(
+    r"(?<![^\s(])[’”…·¾½¼²³](?=\w)|[“‘„‚·](?=\s)"
+    r"|(?<=[^\W\d_])[„‚“”…«»¾½¼²³](?=[^\W\d_])|(?<=[^\W\d_])[·€](?![^\W\d_])"
+)
+
+
+MIXED = re.compile("(?<=[a-z])[\u2e80-\uffff]|[\u2e80-\uffff](?=[a-z])")
+
+
+def recognise(raw: bytes) -> str | None:
+    """Return the name of the encoding of `raw`, which is not UTF-8, or None.
+
+    The beginning of the text that is not ASCII is judged.
+    """
+    for escape, name in ESCAPES.items():
+        if escape in raw:
+            return name if decodes(raw, name) is not None else None
+    first = re.search(rb"[\x80-\xff]", raw)
+    if first is None:
+        return None
+    start = raw.rfind(b"\n", 0, max(0, first.start() - 200)) + 1
+    start = max(start, raw.rfind(b"\n", 0, first.start()) + 1 - 2_000, 0)
+    sample = raw[start : start + SAMPLE] if start else raw[:SAMPLE]
+    texts: dict[str, str] = {}
+    for name in ENCODINGS:
+        text = decodes(sample, name)
+        if text is not None and text not in texts.values():
+            texts[name] = text
+    scores = {
+        name: suitability(text) - RARER * (name in RARE or has_kana_in_gb(name, text))
+        for name, text in texts.items()
+    }
+    best, *others = sorted(scores, key=scores.__getitem__, reverse=True) or [""]
+    if not best or scores[best] < LEAST:
+        return None
+    doubtful = any(
+        scores[best] - scores[other] < MARGIN * difference(texts[best], texts[other])
+        for other in others
+    )
+    return None if doubtful else best
+
+
+def has_kana_in_gb(name: str, text: str) -> bool:
+    """Whether Japanese was read as Chinese, whose encoding has kana in the same places."""
+    return name == "gb18030" and bool(KANA.search(text))
+
+
+def difference(one: str, other: str) -> float:
+    """The share of the letters beyond ASCII that differ, of two readings of the same bytes."""
+    if len(one) != len(other):
+        return 1.0
+    pairs = [(a, b) for a, b in zip(one, other, strict=True) if a > "\x7f" or b > "\x7f"]
+    return sum(a != b for a, b in pairs) / max(1, len(pairs))
+
+
+def decodes(raw: bytes, encoding: str) -> str | None:
+    """Return `raw` decoded; its last character may be cut off. None if it is not so encoded."""
+    try:
+        return codecs.getincrementaldecoder(encoding)().decode(raw)
+    except UnicodeError:
+        return None
+
+
+def suitability(text: str) -> float:
+    """Say how well `text` suits one of the known languages: about 1, or 0 and less."""
+    counts = Counter(letter for letter in text if letter > "\x7f")
+    total = counts.total()
+    if not total or any("\x80" <= letter < "\xa0" for letter in counts):
+        return 0.0
+    eastern = sum(count for letter, count in counts.items() if letter >= "\u2e80")
+    if eastern > total / 2:
+        if eastern < FEW:
+            return 0.0
+        return east_asian(counts) - len(MIXED.findall(text)) / total
+    words = [word for word in re.findall(r"[^\W\d_]+", text.lower()) if word.isascii()]
+    best = max(
+        share_of(counts, language) + KNOWN * known_share(words, language) for language in LANGUAGES
+    )
+    return best - out_of_place(text) / total
+
+
+def known_share(words: Sequence[str], language: dict[str, float]) -> float:
+    """How far the frequent words of a language are frequent in a text: at most 1."""
+    if not isinstance(language, Latin) or not words:
+        return 0.0
+    return min(1.0, 5 * sum(word in language.words for word in words) / len(words))
+
+
+def share_of(counts: Counter[str], language: dict[str, float]) -> float:
+    score = 0.0
+    for letter, count in counts.items():
+        small = letter.lower()
+        if small in language:
+            score += language[small] * count * (1.0 if small == letter else 0.8)
+        else:
+            known = 1.0 if letter in QUOTES else 0.8 if letter in USUAL else 0.3
+            score += count * (known if letter in MARKS else -1.5)
+    return score / counts.total()
+
+
+def out_of_place(text: str) -> float:
+    """Count letters where none of a language stand."""
+    wrong = 1.5 * len(CASE.findall(text)) + len(BESIDE.findall(text)) + len(TURNED.findall(text))
+    for word in WORD.findall(text):
+        if word.isascii():
+            continue
+        foreign = sum(letter > "\x7f" for letter in word)
+        others = sum(letter > "\u02ff" for letter in word)  # Greek, Cyrillic, Hebrew, …
+        if 0 < others < len(word):
+            wrong += 1.5 * foreign  # scripts are not mixed in a word
+        elif not others and len(word) > 2 and foreign > MOST_FOREIGN * len(word):
+            wrong += foreign
+    return wrong
+
+
+def east_asian(counts: Counter[str]) -> float:
+    """Say how well a text suits Chinese, Japanese or Korean."""
+    kana = share(counts, lambda letter: "\u3041" <= letter <= "\u30fe")
+    hangul = share(counts, is_usual_hangul)
+    marks = share(counts, EASTERN_MARKS.__contains__)
+    han = share(counts, lambda letter: "\u4e00" <= letter <= "\u9fff")
+    common = share(counts, HAN.__contains__)
+    rest = 1 - kana - hangul - marks - han
+    if kana > 0.2:
+        return kana + marks + common + 0.5 * (han - common) - hangul - rest
+    if hangul > 0.5:
+        return hangul + marks - rest - han
+    return marks + 1.4 * common - hangul - rest - kana
+
+
+def is_usual_hangul(letter: str) -> bool:
+    """Whether it is a syllable of KS X 1001: rarer ones are other scripts, misread."""
+    return "\uac00" <= letter <= "\ud7a3" and len(letter.encode("euc_kr", "ignore")) == 2
+
+
+def share(counts: Counter[str], belongs: Callable[[str], bool]) -> float:
+    return sum(count for letter, count in counts.items() if belongs(letter)) / counts.total()
+
 
 LEAST_MENDED = 3  # letters beyond ASCII in a text that is taken for doubly encoded
 LEAST_SUITABLE = 0.6
@@ -39,7 +273,7 @@ class Decoded:
 
 
 def decode(raw: bytes) -> Decoded:
-    """Decode UTF-8, UTF-16 with a byte-order mark, or else what encodings.py recognises.
+    """Decode UTF-8, UTF-16 with a byte-order mark, or else what `recognise` finds.
 
     Where it recognises nothing, the text is taken for Windows-1252. Known damage is mended.
 

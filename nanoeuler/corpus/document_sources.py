@@ -18,12 +18,12 @@ import numpy as np
 from nanoeuler import log
 from nanoeuler.corpus import batches
 from nanoeuler.corpus.batches import Batch
+from nanoeuler.corpus.characters import comparable
 from nanoeuler.corpus.extracted_pages import count_pages, read_index, read_pages
-from nanoeuler.corpus.hard_lines import join_lines
+from nanoeuler.corpus.gutenberg import join_lines
 from nanoeuler.corpus.packed_files import UnfitText
 from nanoeuler.corpus.split import position, title_key
 from nanoeuler.corpus.text_files import USUAL, Reading, read_parts
-from nanoeuler.corpus.unicode_forms import comparable
 from nanoeuler.errors import UserError
 from nanoeuler.storage.files import explain_os_errors, read_json
 
@@ -103,7 +103,7 @@ class Books:
     """Cleaned Gutenberg books: text files, each with a JSON record of `gutenberg clean` beside it.
 
     A book that its record does not keep goes to `left_out`, with the reason. The key of a book is
-    its title. With `join`, each paragraph of prose becomes one line (hard_lines.py); otherwise
+    its title. With `join`, each paragraph of prose becomes one line (gutenberg.py); otherwise
     texts are used unchanged.
     """
 
@@ -245,7 +245,7 @@ def outline_of_pages(pages: np.ndarray, sizes: np.ndarray) -> Outline:
 class OwnText:
     """One's own files of text.
 
-    The key of a document is the sha256 of its text as it is compared (unicode_forms.py). All pieces
+    The key of a document is the sha256 of its text as it is compared (characters.py). All pieces
     of a large file have the key of the first, so that they stay on one side of the split.
     """
 

@@ -20,8 +20,7 @@ from typing_extensions import TypedDict
 
 from nanoeuler import log
 from nanoeuler.corpus.addresses import resolve, shown
-from nanoeuler.corpus.limits import LARGEST_DOWNLOAD
-from nanoeuler.corpus.remote_file import Patience, RemoteFile, StartOver
+from nanoeuler.corpus.remote_file import LARGEST_DOWNLOAD, Patience, RemoteFile, StartOver
 from nanoeuler.errors import UserError
 from nanoeuler.storage.files import (
     MOST_NOTE,

@@ -30,8 +30,7 @@ from nanoeuler.corpus.assemble import (
 from nanoeuler.corpus.cleaning import Cleaning, Examined, Findings, look_at
 from nanoeuler.corpus.contamination import Measured
 from nanoeuler.corpus.document_sources import Reader, WebPages
-from nanoeuler.corpus.minhash import HASHES
-from nanoeuler.corpus.near_duplicates import find_near_copies
+from nanoeuler.corpus.near_duplicates import HASHES, find_near_copies
 from nanoeuler.corpus.split import check_share
 from nanoeuler.corpus.survey import HELD_OUT, NEAR_COPY, TRAIN, Survey
 from nanoeuler.errors import UserError

@@ -13,9 +13,8 @@ from nanoeuler import log
 from nanoeuler.corpus.addresses import resolve, shown
 from nanoeuler.corpus.decode import UTF_16_MARKS, decode
 from nanoeuler.corpus.download import SourceFile, download
-from nanoeuler.corpus.gutenberg import HEADER, WEB_PAGE
+from nanoeuler.corpus.gutenberg import HEADER, LARGEST_BOOK, WEB_PAGE
 from nanoeuler.corpus.gutenberg_borders import ENDS, LICENCE_START, START
-from nanoeuler.corpus.limits import LARGEST_BOOK
 from nanoeuler.corpus.remote_file import NotThere, Patience, TooLarge
 from nanoeuler.errors import UserError
 from nanoeuler.storage.files import read_bounded

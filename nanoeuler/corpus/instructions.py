@@ -21,23 +21,21 @@ from typing import Any
 
 from nanoeuler import log
 from nanoeuler.corpus.dialogue import (
-    check_repeated,
-    messages_before,
-    read_conversation,
-    read_prompt,
-)
-from nanoeuler.corpus.download import SourceFile, local_copy
-from nanoeuler.corpus.record_fields import (
     MOST_NAMES,
     READ_OF_ALL,
     Unusable,
     check_fields,
+    check_repeated,
     check_reply,
     check_text,
     fields_not_read,
     first_given,
+    messages_before,
+    read_conversation,
     read_input,
+    read_prompt,
 )
+from nanoeuler.corpus.download import SourceFile, local_copy
 from nanoeuler.corpus.record_files import read_records
 from nanoeuler.corpus.remote_file import Patience
 from nanoeuler.errors import UserError

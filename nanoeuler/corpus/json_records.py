@@ -1,7 +1,7 @@
 """Read records from a JSON file: a list, or one object a line, plain or packed (gzip, Zstandard).
 
 Records are read one after another, so that memory holds one of them however large the file is, and
-however much a compressed one unpacks to (limits.py).
+however much a compressed one unpacks to.
 """
 
 import codecs
@@ -14,14 +14,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, cast
 
-from nanoeuler.corpus.limits import LARGEST_RECORD, MOST_INFLATION, most_unpacked
-from nanoeuler.corpus.packed_files import unpacker
+from nanoeuler.corpus.packed_files import MOST_INFLATION, most_unpacked, unpacker
 from nanoeuler.errors import UserError
 
 PACKED = {b"\x1f\x8b": ".gz", b"\x28\xb5\x2f\xfd": ".zst"}
 """The first bytes of packed files, and their usual suffix."""
 UNREADABLE = (ValueError, RecursionError)
 """Errors of the JSON reader: ill-formed text or a number of thousands of digits; deep nesting."""
+LARGEST_RECORD = 10_000_000
+"""Bytes of a record's JSON: several books. A hostile one takes up to 25 times as much memory."""
 BLOCK = 1 << 20  # bytes read at once
 BLANK = re.compile(r"[ \t\r\n]*")
 LONGEST_PIECE = 16  # characters of the longest piece of JSON but texts and numbers, and more

@@ -9,7 +9,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 
-from nanoeuler.corpus.borders import CLOSING, SENTENCE_ENDS
+from nanoeuler.corpus.characters import CLOSING, SENTENCE_ENDS
 
 WORDS = 5  # of a prompt
 LONGEST, SHORTEST = 60, 40

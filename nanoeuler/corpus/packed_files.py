@@ -1,6 +1,7 @@
 """Read a file that may be compressed, block by block: gzip, bzip2, xz or Zstandard.
 
-Its name says so. What it unpacks to is limited (limits.py), and so is the memory for it.
+Its name says so. What it unpacks to is limited, and so is the memory for it: far from what an
+honest file needs, and for one that needs more there is a way around it, which the message names.
 """
 
 import bz2
@@ -15,12 +16,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from nanoeuler.corpus.limits import MOST_INFLATION, most_unpacked
 from nanoeuler.errors import UserError
 
 PACKED = (".gz", ".bz2", ".xz", ".zst")
 BLOCK = 1 << 20  # bytes that are unpacked at once
 LARGEST_WINDOW = 1 << 27  # bytes of memory that a file may ask for
+MOST_INFLATION = 100
+"""Bytes that may be unpacked from a compressed byte: text has about 5, a bomb up to 1,000."""
+SMALL_CONTENT = 50_000_000
+"""Bytes that any compressed file may unpack to, however few it has."""
+
+
+def most_unpacked(size: int) -> int:
+    """Return how many bytes may be unpacked from a file of `size` bytes."""
+    return max(SMALL_CONTENT, MOST_INFLATION * size)
 
 
 class UnfitText(UserError):

@@ -24,7 +24,7 @@ from nanoeuler import log
 from nanoeuler.corpus.arrow_text import read_texts
 from nanoeuler.corpus.batches import Batch
 from nanoeuler.corpus.extracted_pages import PAGE, index_of, origins_of
-from nanoeuler.corpus.limits import MOST_INFLATION, most_unpacked
+from nanoeuler.corpus.packed_files import MOST_INFLATION, most_unpacked
 from nanoeuler.corpus.page_filters import NOT_UTF8, REMEDIES, Filters, Page, Selection, measure
 from nanoeuler.corpus.parquet_files import (
     bad_rows,

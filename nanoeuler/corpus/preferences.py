@@ -21,11 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from nanoeuler import log
-from nanoeuler.corpus.dialogue import Turn, messages_before, read_message, read_prompt
-from nanoeuler.corpus.download import SourceFile, local_copy
-from nanoeuler.corpus.instructions import check_records, find_entry, split, write_splits
-from nanoeuler.corpus.record_fields import (
+from nanoeuler.corpus.dialogue import (
     READ_OF_ALL,
+    Turn,
     Unusable,
     check_fields,
     check_reply,
@@ -33,8 +31,13 @@ from nanoeuler.corpus.record_fields import (
     first_given,
     is_given,
     is_learned,
+    messages_before,
     read_input,
+    read_message,
+    read_prompt,
 )
+from nanoeuler.corpus.download import SourceFile, local_copy
+from nanoeuler.corpus.instructions import check_records, find_entry, split, write_splits
 from nanoeuler.corpus.remote_file import Patience
 from nanoeuler.storage.folders import require_ours
 

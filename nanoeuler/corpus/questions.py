@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from nanoeuler import log
+from nanoeuler.corpus.dialogue import NO_PLACE, is_given
 from nanoeuler.corpus.download import SourceFile, local_copy
 from nanoeuler.corpus.json_records import read_json_records
-from nanoeuler.corpus.record_fields import NO_PLACE, is_given
 from nanoeuler.corpus.remote_file import Patience
 from nanoeuler.errors import UserError
 from nanoeuler.storage.files import atomic_write

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nanoeuler.corpus.json_records import read_json_records
-from nanoeuler.corpus.limits import MOST_INFLATION, most_unpacked
+from nanoeuler.corpus.packed_files import MOST_INFLATION, most_unpacked
 from nanoeuler.errors import UserError
 
 if TYPE_CHECKING:

@@ -1,11 +1,11 @@
 """Read a file on a web server from any byte on, politely and persistently.
 
 urllib3 carries the requests; who may be asked, when, and how often is decided here. Each host gets
-one connection at a time (host_locks.py), a User-Agent that names this project, and after a failure
+one connection at a time (transport.py), a User-Agent that names this project, and after a failure
 a pause that doubles each time, or the one that the server asks for (Retry-After). A read that
 breaks off resumes at its last byte, and If-Range makes sure that the file is still the same.
 Nothing that a server says is believed before it is checked, and what it sends has a ceiling of size
-(limits.py) and a floor of progress (transport.py).
+and a floor of progress (transport.py).
 
 Redirects are followed here, so that the next host is locked too and gets no header that is meant
 for the first, and never from https to http. They are remembered: Hugging Face redirects to a signed
@@ -34,14 +34,22 @@ from nanoeuler.corpus.addresses import (
     shown,
     without_login,
 )
-from nanoeuler.corpus.host_locks import LONGEST_WAIT, locked_host, postpone
-from nanoeuler.corpus.limits import LARGEST_DOWNLOAD, SLOWEST
-from nanoeuler.corpus.transport import TooSlow, TooWordy, connections
+from nanoeuler.corpus.transport import (
+    LONGEST_WAIT,
+    SLOWEST,
+    TooSlow,
+    TooWordy,
+    connections,
+    locked_host,
+    postpone,
+)
 from nanoeuler.errors import UserError
 from nanoeuler.version import __version__
 
 USER_AGENT = f"nanoeuler/{__version__} (a language-model pipeline; one connection at a time)"
 CHUNK = 1 << 18  # bytes
+LARGEST_DOWNLOAD = 10_000_000_000
+"""Bytes of a file whose size the sources file does not give. A FineWeb-Edu shard has 2 GB."""
 MOST_REDIRECTS = 8
 LONGEST_DELAY = 10**9  # seconds, some 30 years: whatever a server asks for, the moment is a date
 REFUSALS = (400, 401, 403)

@@ -24,17 +24,17 @@ import unicodedata
 
 import numpy as np
 
-from nanoeuler.corpus.borders import (
+from nanoeuler.corpus.characters import (
     LINES,
     PARAGRAPHS,
     SENTENCES,
     WORDS,
     borders,
+    comparable,
     cut,
     last_character,
     whole_characters,
 )
-from nanoeuler.corpus.unicode_forms import comparable
 from nanoeuler.errors import UserError
 
 MANY = 10  # keys: a source with as many holds out two at least, with fewer one at least

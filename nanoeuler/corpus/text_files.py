@@ -2,8 +2,8 @@
 
 A file is a document. Where `<|endoftext|>` stands alone on a line, or a separator that the
 configuration names, another begins. In a .jsonl file each record's `text` is one. A file of more
-than `PIECE` bytes is read in pieces that end with a paragraph (or else as borders.py says), each a
-document, so that a file of any size fits in memory. Header and licence of Project Gutenberg are
+than `PIECE` bytes is read in pieces that end with a paragraph (or else as characters.py says), each
+a document, so that a file of any size fits in memory. Header and licence of Project Gutenberg are
 left out where they are recognised.
 """
 
@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nanoeuler import log
-from nanoeuler.corpus.borders import cut
-from nanoeuler.corpus.decode import UTF_16_MARKS, decode, is_broken_utf_8
-from nanoeuler.corpus.encodings import recognise
+from nanoeuler.corpus.characters import cut
+from nanoeuler.corpus.decode import UTF_16_MARKS, decode, is_broken_utf_8, recognise
 from nanoeuler.corpus.gutenberg import strip_wrapping
 from nanoeuler.corpus.json_records import parse_json_records
 from nanoeuler.corpus.packed_files import BLOCK, PACKED, UnfitText, Unpacked
@@ -145,7 +144,7 @@ class Piece(NamedTuple):
 
 
 def read_pieces(file: Path, reading: Reading) -> Iterator[Piece]:
-    """Yield `file` in pieces of about `PIECE` bytes, cut at the coarsest border (borders.py).
+    """Yield `file` in pieces of about `PIECE` bytes, cut at the coarsest border (characters.py).
 
     Raises `UnfitText`, with the offset of the first byte that cannot be read.
     """

@@ -1,4 +1,8 @@
-"""urllib3's connections to a host, on which every answer must make progress.
+"""urllib3's connections to a host: one at a time, on which every answer must make progress.
+
+Each host has a lock of `storage.locks`, which a process of this machine holds while it talks to the
+host. The modification time of the lock's file is the earliest moment at which the host may be asked
+again.
 
 The timeout of a socket starts anew with every byte, so that a server that sends one a second holds
 a program for weeks. Here, all headers together have the time of one timeout, and the body that
@@ -6,12 +10,16 @@ follows must bring `SLOWEST` bytes/s over as long a time. Of a body in chunks, w
 its bytes (sizes, extensions, trailers) has a ceiling.
 """
 
+import contextlib
 import http.client
 import io
+import os
 import socket
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import urllib3
@@ -20,7 +28,42 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.util import make_headers, parse_url
 
 from nanoeuler import log
-from nanoeuler.corpus.limits import FRAMING_PER_BYTE, MOST_FRAMING, SLOWEST
+from nanoeuler.storage.locks import lock_file, lock_path
+
+SLOWEST = 1_000
+"""Bytes/s that a server must send on average: a tenth of a modem. A byte a second is a trap."""
+MOST_FRAMING = 65_536
+"""Bytes around those of a file that is sent in chunks: sizes, extensions, trailers."""
+FRAMING_PER_BYTE = 16
+"""More of them for each byte of the file. Chunks of one byte have five."""
+LONGEST_WAIT = 600.0  # seconds; a moment further ahead means that the clock was changed
+
+
+@contextlib.contextmanager
+def locked_host(host: str, pause: float) -> Iterator[None]:
+    """Wait until `host` ("name:port") is free, hold it, and leave it alone for `pause` seconds."""
+    file = lock_file(host_file(host), wait=True)
+    assert file is not None
+    with file:
+        time.sleep(min(max(0.0, os.fstat(file.fileno()).st_mtime - time.time()), LONGEST_WAIT))
+        try:
+            yield
+        finally:
+            postpone(host, pause)
+
+
+def postpone(host: str, seconds: float) -> None:
+    """Let no process of this machine ask `host` for the next `seconds`."""
+    file = host_file(host)
+    if not file.exists():
+        file.touch()
+    now = time.time()
+    earliest = max(now + seconds, min(file.stat().st_mtime, now + LONGEST_WAIT))
+    os.utime(file, (earliest, earliest))
+
+
+def host_file(host: str) -> Path:
+    return lock_path(f"host-{quote(host, safe='')}")
 
 
 class TooSlow(TimeoutError):

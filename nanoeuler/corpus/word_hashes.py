@@ -31,7 +31,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from nanoeuler.corpus.batches import Batch
-from nanoeuler.corpus.unicode_forms import FORMATS
+from nanoeuler.corpus.characters import FORMATS
 from nanoeuler.system.compiling import compiled
 
 TABLE = 0x2FA20  # code points with an entry of their own: to the last that has a decomposition

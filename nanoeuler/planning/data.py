@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nanoeuler.config.paths import Paths
-from nanoeuler.corpus.sample.settings import Settings as SampleSettings
+from nanoeuler.corpus.sample.world import Settings as SampleSettings
 from nanoeuler.corpus.sources.own_text import OWN_TEXT
 from nanoeuler.corpus.sources.registry import NAMED, RECORDS, SOURCES
 from nanoeuler.corpus.split import bytes_of_stretches, least_held_out

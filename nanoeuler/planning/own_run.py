@@ -25,10 +25,10 @@ from nanoeuler.backend import make_backend
 from nanoeuler.config.loading import load_files
 from nanoeuler.config.yaml_file import write_yaml
 from nanoeuler.corpus.document_sources import OwnText
-from nanoeuler.corpus.little_text import GO_ON
 from nanoeuler.corpus.openings import openings_of
 from nanoeuler.corpus.own_text import Entry, Named, is_output
 from nanoeuler.corpus.sources.choosing import choose_readers
+from nanoeuler.corpus.sources.own_text import GO_ON
 from nanoeuler.corpus.split import last_of_own_text, position
 from nanoeuler.errors import UserError
 from nanoeuler.model.config import ModelConfig

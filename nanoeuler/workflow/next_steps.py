@@ -13,7 +13,7 @@ from typing import Any
 
 from nanoeuler.config import load
 from nanoeuler.config.paths import Paths
-from nanoeuler.corpus.little_text import warning_for
+from nanoeuler.corpus.sources.own_text import warning_for
 from nanoeuler.log import printable
 from nanoeuler.storage.files import read_json
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from nanoeuler.corpus.sample.books import BOOKS
-from nanoeuler.corpus.sample.settings import Settings
+from nanoeuler.corpus.sample.world import Settings
 
 DEFAULTS = Settings()
 

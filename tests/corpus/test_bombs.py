@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from nanoeuler.corpus.instructions import prepare as prepare_instructions
-from nanoeuler.corpus.json_records import BLOCK, read_json_records
-from nanoeuler.corpus.limits import LARGEST_RECORD, most_unpacked
+from nanoeuler.corpus.json_records import BLOCK, LARGEST_RECORD, read_json_records
+from nanoeuler.corpus.packed_files import most_unpacked
 from nanoeuler.corpus.tasks import prepare as prepare_task
 from nanoeuler.errors import UserError
 

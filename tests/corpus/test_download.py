@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from downloads import CONTENT, IMPATIENT, PROGRAM, QUICK, SHA256, hidden_files
 
-from nanoeuler.corpus import host_locks
+from nanoeuler.corpus import transport
 from nanoeuler.corpus.download import SourceFile, download
 from nanoeuler.corpus.remote_file import Patience, RemoteFile
 from nanoeuler.errors import UserError
@@ -143,15 +143,15 @@ def test_a_second_connection_waits_until_the_first_has_ended(server, address, ta
 
 
 def test_a_clock_that_was_set_back_does_not_stop_everything(monkeypatch):
-    monkeypatch.setattr(host_locks, "LONGEST_WAIT", 0.1)
+    monkeypatch.setattr(transport, "LONGEST_WAIT", 0.1)
     host = "a host of tomorrow:80"
-    file = host_locks.host_file(host)
+    file = transport.host_file(host)
     file.touch()
     os.utime(file, (time.time() + 86_400,) * 2)
     began = time.time()
-    with host_locks.locked_host(host, 0):
+    with transport.locked_host(host, 0):
         pass
-    with host_locks.locked_host(host, 0):
+    with transport.locked_host(host, 0):
         pass
     assert time.time() - began < 60  # and not until tomorrow
     file.unlink()

@@ -4,8 +4,7 @@ import random
 
 import pytest
 
-from nanoeuler.corpus.decode import decode
-from nanoeuler.corpus.encodings import ENCODINGS, RARE, decodes, recognise
+from nanoeuler.corpus.decode import ENCODINGS, RARE, decode, decodes, recognise
 from nanoeuler.corpus.packed_files import UnfitText
 from nanoeuler.corpus.text_files import read_documents
 

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from nanoeuler.corpus.gutenberg import clean, strip_wrapping
-from nanoeuler.corpus.sample.gutenberg_wrapping import STYLES, Wrapping
+from nanoeuler.corpus.sample.books import STYLES, Wrapping
 
 MINE = "\n\n".join(
     f"Line {number} of my own: the rain came over the bay." for number in range(1500)

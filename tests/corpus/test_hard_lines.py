@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nanoeuler.corpus.document_sources import Books
-from nanoeuler.corpus.hard_lines import find_width, join_lines
+from nanoeuler.corpus.gutenberg import find_width, join_lines
 
 SENTENCES = (
     "In the morning the fog lay on the river, and the ferryman did not dare to leave the bank.",

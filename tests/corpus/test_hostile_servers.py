@@ -12,9 +12,9 @@ import pytest
 
 from nanoeuler.cli import main
 from nanoeuler.corpus.download import SourceFile, download
+from nanoeuler.corpus.gutenberg import LARGEST_BOOK
 from nanoeuler.corpus.gutenberg_mirror import fetch_book
-from nanoeuler.corpus.limits import LARGEST_BOOK, LARGEST_DOWNLOAD
-from nanoeuler.corpus.remote_file import Patience, RemoteFile, StartOver, TooLarge
+from nanoeuler.corpus.remote_file import LARGEST_DOWNLOAD, Patience, RemoteFile, StartOver, TooLarge
 from nanoeuler.errors import UserError
 from tests.servers import Fault, Server
 

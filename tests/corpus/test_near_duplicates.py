@@ -7,13 +7,16 @@ import numpy as np
 import pytest
 
 from nanoeuler.corpus.batches import Batch
-from nanoeuler.corpus.minhash import HASHES, SHINGLE, orders, sign
 from nanoeuler.corpus.near_duplicates import (
+    HASHES,
+    SHINGLE,
     NearDuplicates,
     bands_and_rows,
     find_copies,
     find_near_copies,
     needed_agreement,
+    orders,
+    sign,
 )
 from nanoeuler.corpus.word_hashes import hash_words
 

@@ -11,7 +11,7 @@ import pytest
 from nanoeuler import log
 from nanoeuler.corpus import text_files
 from nanoeuler.corpus.own_text import find, find_files, slug
-from nanoeuler.corpus.sample.gutenberg_wrapping import STYLES, Wrapping
+from nanoeuler.corpus.sample.books import STYLES, Wrapping
 from nanoeuler.corpus.text_files import read_documents
 from nanoeuler.errors import UserError
 

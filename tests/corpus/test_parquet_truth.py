@@ -15,9 +15,8 @@ import duckdb
 import pytest
 
 from nanoeuler.corpus.fineweb import extract
-from nanoeuler.corpus.page_checksums import BadPage, check_pages
 from nanoeuler.corpus.page_filters import Filters
-from nanoeuler.corpus.parquet_ranges import MAGIC, read_row_groups
+from nanoeuler.corpus.parquet_ranges import MAGIC, BadPage, check_pages, read_row_groups
 from nanoeuler.corpus.record_files import read_records
 from nanoeuler.corpus.remote_file import Patience
 from nanoeuler.errors import UserError

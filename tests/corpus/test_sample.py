@@ -13,7 +13,6 @@ from nanoeuler.cli import main
 from nanoeuler.corpus.sample.articles import write_pages
 from nanoeuler.corpus.sample.books import BOOKS
 from nanoeuler.corpus.sample.conversations import COURTESY
-from nanoeuler.corpus.sample.seeded_random import Dice, Rounds
 from nanoeuler.corpus.sample.sentences import (
     ASKED_IN_TEXT,
     QUESTIONS,
@@ -23,8 +22,7 @@ from nanoeuler.corpus.sample.sentences import (
     capitalise,
     fill,
 )
-from nanoeuler.corpus.sample.settings import Settings
-from nanoeuler.corpus.sample.world import KINDS, World, build_world
+from nanoeuler.corpus.sample.world import KINDS, Dice, Rounds, Settings, World, build_world
 from nanoeuler.corpus.sample.write import write_sample
 from nanoeuler.errors import UserError
 from nanoeuler.storage.folders import MARKER

@@ -9,10 +9,9 @@ import pytest
 from corpus_samples import manifest_of, read, run, write_book, write_pages
 
 from nanoeuler.corpus.batches import Batch
-from nanoeuler.corpus.code_listings import signatures
-from nanoeuler.corpus.near_duplicates import needed_agreement
+from nanoeuler.corpus.characters import comparable
+from nanoeuler.corpus.near_duplicates import needed_agreement, sign_documents
 from nanoeuler.corpus.split import choose_stretches
-from nanoeuler.corpus.unicode_forms import comparable
 from nanoeuler.corpus.word_hashes import hash_words
 
 SYLLABLES = [
@@ -166,7 +165,7 @@ def test_prose_with_other_dashes_and_quotation_marks_is_a_near_copy():
 
 def similar(texts: list[str]) -> list[tuple[int, int]]:
     batch = Batch.of([text.encode() for text in texts])
-    signed = signatures(batch, *hash_words(batch))
+    signed = sign_documents(batch, *hash_words(batch))
     return [
         (one, other)
         for one, other in itertools.combinations_with_replacement(range(len(texts)), 2)

@@ -13,7 +13,7 @@ from nanoeuler.config.evaluation_settings import Task
 from nanoeuler.config.reference import reference
 from nanoeuler.config.settings import Configuration, Model
 from nanoeuler.config.sources import Sources
-from nanoeuler.corpus.sample.settings import Settings
+from nanoeuler.corpus.sample.world import Settings
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.storage.section import Section, section_type
 

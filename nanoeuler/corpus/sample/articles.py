@@ -6,9 +6,8 @@ from pathlib import Path
 
 from nanoeuler.corpus.sample.exercises import School
 from nanoeuler.corpus.sample.paragraphs import Storyteller
-from nanoeuler.corpus.sample.seeded_random import Dice, Rounds
 from nanoeuler.corpus.sample.sentences import ASKED_IN_TEXT, SHORT_ANSWERS, capitalise, fill, tell
-from nanoeuler.corpus.sample.world import PERSON_KINDS, Subject, World
+from nanoeuler.corpus.sample.world import PERSON_KINDS, Dice, Rounds, Subject, World
 from nanoeuler.shipped import tables_beside
 
 TEXT = tables_beside(__file__)

@@ -1,15 +1,55 @@
 """The books of the isles: their subjects, their chapters, and their Gutenberg headers."""
 
 import csv
+import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nanoeuler.corpus.sample.gutenberg_wrapping import Wrapping
 from nanoeuler.corpus.sample.paragraphs import Storyteller
-from nanoeuler.corpus.sample.seeded_random import Dice
-from nanoeuler.corpus.sample.world import World
+from nanoeuler.corpus.sample.world import Dice, World
 from nanoeuler.shipped import tables_beside
+
+WRAPPING = tables_beside(str(Path(__file__).with_name("gutenberg_wrapping.toml")))
+STYLES: dict[str, dict[str, str]] = WRAPPING["styles"]
+
+
+@dataclass(frozen=True)
+class Wrapping:
+    """A style of header and footer, an encoding, line ends, and a path on the mirror.
+
+    `path` None means that of today's files, cache/epub/{id}/pg{id}.txt. Otherwise it is the suffix
+    of the name in the older tree: -0 (UTF-8), -8 (Latin-1) or nothing (ASCII).
+    """
+
+    style: str
+    encoding: str
+    newline: str
+    path: str | None = None
+
+    def location(self, id: int) -> str:
+        """Return the path of the file on the mirror."""
+        if self.path is None:
+            return f"cache/epub/{id}/pg{id}.txt"
+        return f"{'/'.join(str(id)[:-1])}/{id}/{id}{self.path}.txt"
+
+    def wrap(self, text: str, title: str, author: str, id: int) -> bytes:
+        """Put header and footer around the book `text`, and encode it."""
+        words = {
+            "title": title,
+            "author": author,
+            "id": str(id),
+            "TITLE": title.upper(),
+            "producer": WRAPPING["producers"][id % len(WRAPPING["producers"])],
+        }
+        words |= {name: part.format(**words) for name, part in WRAPPING["parts"].items()}
+        before, after = (STYLES[self.style][end].format(**words) for end in ("before", "after"))
+        whole = before + text + after
+        if self.encoding == "ascii":
+            decomposed = unicodedata.normalize("NFKD", whole)
+            whole = "".join(letter for letter in decomposed if letter.isascii())
+        return whole.replace("\n", self.newline).encode(self.encoding)
+
 
 LINE = 72  # characters
 

@@ -12,7 +12,6 @@ chat.
 from collections.abc import Callable, Iterator
 
 from nanoeuler.corpus.sample.exercises import School
-from nanoeuler.corpus.sample.seeded_random import Dice
 from nanoeuler.corpus.sample.sentences import (
     QUESTIONS,
     SMALL_LETTERS,
@@ -23,7 +22,7 @@ from nanoeuler.corpus.sample.sentences import (
     village_question,
     with_article,
 )
-from nanoeuler.corpus.sample.world import PERSON_KINDS, TRADES, Subject, World, persons
+from nanoeuler.corpus.sample.world import PERSON_KINDS, TRADES, Dice, Subject, World, persons
 from nanoeuler.shipped import tables_beside
 
 Record = dict[str, str]

@@ -6,9 +6,16 @@ They occur on the school pages of the web and in the instructions.
 from collections.abc import Callable
 from typing import NamedTuple
 
-from nanoeuler.corpus.sample.seeded_random import Dice
 from nanoeuler.corpus.sample.sentences import capitalise, enumerate_words, with_article
-from nanoeuler.corpus.sample.world import ANIMALS, COLOURS, FOODS, INSTRUMENTS, TRADES, VILLAGES
+from nanoeuler.corpus.sample.world import (
+    ANIMALS,
+    COLOURS,
+    FOODS,
+    INSTRUMENTS,
+    TRADES,
+    VILLAGES,
+    Dice,
+)
 from nanoeuler.shipped import tables_beside
 
 TEXT = tables_beside(__file__)

@@ -6,7 +6,6 @@ the facts with weather, roads and talk.
 
 from collections.abc import Sequence
 
-from nanoeuler.corpus.sample.seeded_random import Dice, Rounds
 from nanoeuler.corpus.sample.sentences import (
     ASKED_IN_TEXT,
     FIRST_PERSON,
@@ -22,7 +21,7 @@ from nanoeuler.corpus.sample.sentences import (
     typed,
     village_question,
 )
-from nanoeuler.corpus.sample.world import PERSON_KINDS, Subject, Village, World
+from nanoeuler.corpus.sample.world import PERSON_KINDS, Dice, Rounds, Subject, Village, World
 from nanoeuler.shipped import tables_beside
 
 TEXT = tables_beside(__file__)

@@ -5,8 +5,7 @@ The templates and their fields are in sentences.toml.
 
 from collections.abc import Sequence
 
-from nanoeuler.corpus.sample.seeded_random import Dice
-from nanoeuler.corpus.sample.world import Subject, Village
+from nanoeuler.corpus.sample.world import Dice, Subject, Village
 from nanoeuler.shipped import tables_beside
 
 Templates = dict[str, list[str]]

@@ -5,11 +5,78 @@ and are equally frequent, so that guessing the most frequent one gains nothing. 
 are held out: the instructions never mention them, and the questions ask only about them.
 """
 
+import hashlib
+import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Generic, TypeVar
 
-from nanoeuler.corpus.sample.seeded_random import Dice
+from nanoeuler.errors import UserError, brief
 from nanoeuler.shipped import tables_beside
+
+Item = TypeVar("Item")
+
+
+class Dice:
+    """Random choices that depend on `key` alone, so that parts of the world can change separately.
+
+    They all come from `random.Random(integer).random()`, the one method whose sequence Python
+    promises to keep.
+    """
+
+    def __init__(self, *key: str | int):
+        digest = hashlib.sha256("/".join(map(str, key)).encode()).digest()
+        self.roll = random.Random(int.from_bytes(digest, "big")).random
+
+    def below(self, count: int) -> int:
+        """Return a whole number from 0 to count − 1."""
+        return int(self.roll() * count)
+
+    def between(self, low: int, high: int) -> int:
+        """Return a whole number from low to high, both included."""
+        return low + self.below(high - low + 1)
+
+    def chance(self, share: float) -> bool:
+        return self.roll() < share
+
+    def pick(self, items: Sequence[Item]) -> Item:
+        return items[self.below(len(items))]
+
+    def shuffled(self, items: Sequence[Item]) -> list[Item]:
+        """Return a shuffled copy (Fisher and Yates)."""
+        result = list(items)
+        for last in range(len(result) - 1, 0, -1):
+            other = self.below(last + 1)
+            result[last], result[other] = result[other], result[last]
+        return result
+
+    def sample(self, items: Sequence[Item], count: int) -> list[Item]:
+        """Return up to `count` different items, in random order."""
+        return self.shuffled(items)[:count]
+
+
+class Rounds(Generic[Item]):
+    """Draws items in shuffled rounds: none is drawn again before all others were."""
+
+    def __init__(self, dice: Dice, items: Sequence[Item]):
+        self.dice, self.items = dice, items
+        self.waiting: list[Item] = []
+
+    def next(self) -> Item:
+        if not self.waiting:
+            self.waiting = self.dice.shuffled(self.items)
+        return self.waiting.pop()
+
+    def several(self, count: int) -> list[Item]:
+        """Draw `count` different items; one that a new round repeats waits for the next call."""
+        taken: list[Item] = []
+        again: list[Item] = []
+        while len(taken) < count:
+            item = self.next()
+            (again if item in taken else taken).append(item)
+        self.waiting += again
+        return taken
+
 
 TEXT: dict[str, list[str]] = tables_beside(__file__)
 VILLAGES, TRADES, ANIMALS, COLOURS, INSTRUMENTS, FOODS = (
@@ -125,3 +192,51 @@ def deal(dice: Dice, values: Sequence[str], count: int) -> list[str]:
     """Return `count` values in random order, each equally often or once more."""
     rounds = [value for _ in range(-(-count // len(values))) for value in dice.shuffled(values)]
     return dice.shuffled(rounds[:count])
+
+
+LEAST = {
+    "seed": 0,
+    "people": 8,
+    "boats": 4,
+    "paragraphs_per_book": 10,
+    "articles": 40,
+    "other_instructions": 20,
+}
+MOST = {"people": len(WOMEN) + len(MEN) - 4, "boats": len(BOATS)}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The defaults are the demo's. Half of the people and boats are held out."""
+
+    seed: int = 1
+    people: int = 40
+    boats: int = 10
+    paragraphs_per_book: int = 110
+    articles: int = 3000
+    other_instructions: int = 450
+
+    @classmethod
+    def from_config(cls, section: Mapping[str, object]) -> "Settings":
+        """Check the section `sample`. Raises `UserError` naming the key that is wrong."""
+        known = [field.name for field in fields(cls)]
+        chosen: dict[str, int] = {}
+        for key, value in section.items():
+            if key not in known:
+                raise UserError(
+                    f"sample.{key} is no setting of the sample; known are {', '.join(known)}"
+                )
+            most = MOST.get(key)
+            if (
+                isinstance(value, bool)
+                or not isinstance(value, int)
+                or value < LEAST[key]
+                or (most is not None and value > most)
+            ):
+                limit = f" and at most {most}" if most is not None else ""
+                raise UserError(
+                    f"sample.{key} is {brief(value)}; it must be a whole number of at least "
+                    f"{LEAST[key]}{limit}"
+                )
+            chosen[key] = value
+        return cls(**chosen)

@@ -24,8 +24,7 @@ from nanoeuler.corpus.sample.conversations import (
     write_preferences,
     write_questions,
 )
-from nanoeuler.corpus.sample.settings import Settings
-from nanoeuler.corpus.sample.world import build_world
+from nanoeuler.corpus.sample.world import Settings, build_world
 from nanoeuler.storage.files import sha256_file, write_json
 from nanoeuler.storage.folders import atomic_folder, require_ours
 

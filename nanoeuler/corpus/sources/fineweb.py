@@ -146,7 +146,7 @@ class Fineweb(TextSource):
         if "sample" not in config:
             size = file_bytes(shard(config, item)) or SHARD_BYTES
             return min(config["corpus"][self.name]["max_bytes_per_shard"], size / FETCHED_SHARE)
-        from nanoeuler.corpus.sample.settings import Settings
+        from nanoeuler.corpus.sample.world import Settings
 
         return SAMPLE_PAGE * Settings.from_config(config["sample"]).articles
 

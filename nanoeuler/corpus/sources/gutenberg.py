@@ -150,7 +150,7 @@ class Gutenberg(TextSource):
     def text_bytes(self, config: Config, item: str) -> float:
         if "sample" not in config:
             return BOOK_BYTES * CLEAN_SHARE
-        from nanoeuler.corpus.sample.settings import Settings
+        from nanoeuler.corpus.sample.world import Settings
 
         paragraphs = Settings.from_config(config["sample"]).paragraphs_per_book - 4
         return SAMPLE_PARAGRAPH * paragraphs

@@ -1,11 +1,16 @@
-"""Text of one's own: files, folders and globs that `corpus.sources` names by their paths."""
+"""Text of one's own: files, folders and globs that `corpus.sources` names by their paths.
 
+A text may be too small to teach a model that begins with random weights: then there is a warning.
+"""
+
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nanoeuler.corpus.sources import is_named
 from nanoeuler.corpus.sources.source import Config, Option, Place, TextSource
 from nanoeuler.errors import UserError, brief
+from nanoeuler.log import size
 
 if TYPE_CHECKING:
     from nanoeuler.corpus.text_files import Reading
@@ -55,3 +60,31 @@ class OwnText(TextSource):
 
 
 OWN_TEXT = OwnText()
+
+
+GO_ON = "nanoeuler train TEXT --from models/stories"
+TEACHES = (
+    (100_000, "letters and short words: many words that the model writes will not exist"),
+    (1_000_000, "its words and its tone: sentences will seldom make sense"),
+)
+"""For texts below so many bytes; docs/own-text.md shows pages of such models."""
+
+
+def warning(text_bytes: float) -> str | None:
+    """A warning of what a small text teaches and what would help; None for enough text."""
+    taught = next((words for limit, words in TEACHES if text_bytes < limit), None)
+    if taught is None:
+        return None
+    return (
+        f"{size(text_bytes)} of text teach {taught}. What helps is more text, or a model that has "
+        f"read some before: {GO_ON}"
+    )
+
+
+def warning_for(sources: Mapping[str, Any], start: str | None) -> str | None:
+    """The warning for the sources of a corpus's manifest; None where the run goes on from a model
+    or has no text of one's own.
+    """
+    if start or all(map(is_named, sources)):
+        return None
+    return warning(sum(source["train"]["bytes"] for source in sources.values()))

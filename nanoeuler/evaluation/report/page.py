@@ -12,7 +12,7 @@ from markupsafe import Markup
 from nanoeuler import log
 from nanoeuler.config.paths import Paths
 from nanoeuler.config.stages import BY_SECTION, PRETRAIN, RECORD_STAGES, result_of
-from nanoeuler.corpus.little_text import warning_for
+from nanoeuler.corpus.sources.own_text import warning_for
 from nanoeuler.errors import UserError
 from nanoeuler.evaluation.formats import (
     decimals,
