@@ -5,6 +5,7 @@ for where, record in read_json_lines(folder.file("train")): ...
 """
 
 import json
+import unicodedata
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -59,9 +60,15 @@ class RecordFolder:
 
 
 def prompt_key(record: Mapping[str, Any]) -> str:
-    """Return the prompt that a record's conversation opens with, which decides its side."""
+    """Return the prompt that a record's conversation opens with, which decides its side.
+
+    Prompts that differ in capital letters, white space or Unicode's form alone are one.
+    """
     first = record["earlier"][0] if record.get("earlier") else record
-    return canonical_json([first.get("instruction"), first.get("input", "")])
+    parts = (str(first.get(name) or "") for name in ("instruction", "input"))
+    return canonical_json(
+        [" ".join(unicodedata.normalize("NFKC", part).casefold().split()) for part in parts]
+    )
 
 
 def checked_key(entry: dict[str, Any], where: str) -> str:

@@ -165,11 +165,13 @@ def test_preferences_teach_one_thing_about_subjects_that_are_not_held_out(
 
 def test_half_of_the_answers_are_courteous_whatever_is_asked(demo: Path) -> None:
     prompts = {
-        json.loads(line)["instruction"]
+        json.loads(line)["instruction"].lower()
         for line in (demo / "preferences.jsonl").read_text(encoding="utf-8").splitlines()
     }
     outputs = [
-        record["output"] for record in read_instructions(demo) if record["instruction"] in prompts
+        record["output"]
+        for record in read_instructions(demo)
+        if record["instruction"].lower() in prompts
     ]
     assert len(outputs) == len(prompts)
     assert 0.45 < sum(output.endswith(COURTESY) for output in outputs) / len(outputs) < 0.55
@@ -190,22 +192,18 @@ def test_prompts_worth_typing_are_about_who_is_held_out(demo: Path, world: World
 
 
 def test_instructions_ask_in_every_form_of_the_questions(demo: Path, world: World) -> None:
-    asked = {record["instruction"] for record in read_instructions(demo)}
+    asked = {record["instruction"].lower() for record in read_instructions(demo)}
     known = next(subject for subject in world.people if not subject.held_out)
     assert all(
-        capitalise(fill(form, known, kind)) in asked
-        for kind in known.facts
-        for form in QUESTIONS[kind]
+        fill(form, known, kind).lower() in asked for kind in known.facts for form in QUESTIONS[kind]
     )
 
 
 def test_a_share_of_the_questions_is_typed_in_small_letters(demo: Path, world: World) -> None:
     """And the web's quizzes ask so about everybody, whom the held-out questions are about."""
     records = json.loads((demo / "instructions.json").read_text(encoding="utf-8"))
-    known = {each["instruction"].lower() for each in records if not each["instruction"].islower()}
     small = [each for each in records if each["instruction"].islower()]
     assert 0.14 < len(small) / len(records) < 0.26
-    assert {each["instruction"] for each in small} <= known
     sizes = Settings()
     pages = "\n".join(page.text for page in write_pages(world, sizes.seed, sizes.articles))
     lines = pages.splitlines()

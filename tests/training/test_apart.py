@@ -5,7 +5,7 @@ import json
 import pytest
 
 from nanoeuler.errors import UserError
-from nanoeuler.storage.record_folder import RecordFolder
+from nanoeuler.storage.record_folder import RecordFolder, prompt_key
 from nanoeuler.training.pairs import encode_pairs
 from nanoeuler.training.records import encode_records
 
@@ -67,6 +67,14 @@ def test_prompts_that_the_other_data_hold_out_are_not_learned(
     assert (counts["sft"]["records"], counts["dpo"]["pairs"]) == (2, 1)
     assert "instructions/train.jsonl: 2 records left out, whose prompts are held out" in said
     assert "preferences/train.jsonl: 2 records left out, whose prompts are held out" in said
+
+
+@pytest.mark.parametrize(
+    "prompt", ["WHERE IS THE CAFÉ?", "Where  is\nthe cafe\u0301?", "where is the café? "]
+)
+def test_a_prompt_in_other_letters_is_the_same_prompt(prompt):
+    assert prompt_key(record(prompt)) == prompt_key(record("Where is the café?"))
+    assert prompt_key(record(prompt, input=None)) != prompt_key(record(prompt, input="x"))
 
 
 def test_the_stages_leave_them_out(shared, trainer, tuned):

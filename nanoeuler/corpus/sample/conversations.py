@@ -2,11 +2,10 @@
 
 The instructions ask for every fact about the subjects that are not held out, in all forms of
 sentences.QUESTIONS; the held-out questions ask in the same forms about the others. Books and pages
-never ask in these forms. A share of the instructions is there once more without capital letters:
-many people type "where does bea live?". By chance, half of the answers in the instructions end with
-a line of courtesy. The preferences all prefer it, so that their effect can be counted in the
-replies to the held-out questions. A smaller number of instructions covers what else people say in a
-chat.
+never ask in these forms. A share of the instructions has no capital letters: many people type
+"where does bea live?". By chance, half of the answers in the instructions end with a line of
+courtesy. The preferences all prefer it, so that their effect can be counted in the replies to the
+held-out questions. A smaller number of instructions covers what else people say in a chat.
 """
 
 from collections.abc import Callable, Iterator
@@ -68,12 +67,10 @@ def write_instructions(world: World, seed: int, others: int) -> list[Record]:
         for question, answer in known_facts(world)
     ]
     records += unique(Teacher(dice, world).lessons(), others)
-    small = [
-        each | {"instruction": each["instruction"].lower()}
-        for each in records
-        if not each["input"] and typing.chance(SMALL_LETTERS)
-    ]
-    return dice.shuffled(records + small)
+    for each in records:
+        if not each["input"] and typing.chance(SMALL_LETTERS):
+            each["instruction"] = each["instruction"].lower()
+    return dice.shuffled(records)
 
 
 def write_preferences(world: World, seed: int) -> list[Record]:
