@@ -9,7 +9,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -83,13 +83,6 @@ class Row:
 AnyRow = TypeVar("AnyRow", bound=Row)
 
 
-class Step(NamedTuple, Generic[AnyRow]):
-    """Rows that took tokens, and the logits behind these, where a row wants them."""
-
-    rows: list[AnyRow]
-    logits_BV: np.ndarray | None = None
-
-
 class Decoder(Generic[AnyRow]):
     """Rows that grow together, and their cache. The host samples the tokens."""
 
@@ -148,10 +141,10 @@ class Decoder(Generic[AnyRow]):
         A row that has outgrown the context slides.
         """
         rows, cache, context = self.rows, self.cache, self.model.config.context
-        visible, held = [row.visible for row in rows], cache.lengths.tolist()
         ones = np.ones(len(rows), np.int32)
-        if held == [count - 1 for count in visible] and max(visible) <= context:
-            return np.array([row.newest(1) for row in rows], np.int32), ones
+        visible = [] if self.joining else [row.visible for row in rows]
+        if rows[0].ids and max(visible, default=0) <= context:
+            return np.array([row.ids[-1:] for row in rows], np.int32), ones
         for number, row in enumerate(rows):
             if visible[number] > context:
                 row.dropped += visible[number] - (context - context // 4)
@@ -197,17 +190,18 @@ class Decoder(Generic[AnyRow]):
         for row in replies:
             row.ids += sample(logits_1V, row.sampling, [row.position], self.allowed_V).tolist()
 
-    def next(self) -> Step[AnyRow]:
-        """Let each row take its next token, or several where they were drafted."""
-        rows, speculation = list(self.rows), self.speculation
+    def next(self) -> tuple[list[AnyRow], np.ndarray | None]:
+        """Let rows take their next token, or several where they were drafted.
+
+        Returns these rows, and the logits that they were sampled from, where a row wants them.
+        """
+        rows, speculation = list(self.rows), self.drafting(self.rows)
         tokens, counts = self.unread()
-        if not self.may_draft(rows):
-            speculation = None
         assert speculation is None or isinstance(speculation, HostSpeculation)
         # where there is nothing to verify or to draft, `verify` would only take longer
         if speculation and (speculation.heads or any(row.drafts.ids for row in rows)):
             speculation.note(self.verify(tokens, counts, speculation))
-            return Step(rows)
+            return rows, None
         logits_BV = self.read(tokens, counts, self.cache)
         samplings, positions = [row.sampling for row in rows], [row.position for row in rows]
         sampled_B = sample(logits_BV, samplings, positions, self.allowed_V)
@@ -218,14 +212,13 @@ class Decoder(Generic[AnyRow]):
             for row in rows:
                 row.drafts = Drafts.of_text(row.repeats, speculation.from_text)
             speculation.note([Taken(row.ids[-1:]) for row in rows])
-        return Step(rows, logits_BV)
+        return rows, logits_BV
 
-    def launch(self) -> None:
-        """Let a device go on while the host looks at the tokens."""
-
-    def may_draft(self, rows: Sequence[Row]) -> bool:
-        alone = len(rows) == 1 and not rows[0].scored
-        return self.speculation is not None and (alone or not self.joining)
+    def drafting(self, rows: Sequence[Row]) -> Speculation | None:
+        """`speculation`, if these rows may take drafts."""
+        if self.joining and (len(rows) != 1 or rows[0].scored):
+            return None
+        return self.speculation
 
     def verify(
         self, tokens: np.ndarray, counts: np.ndarray, speculation: HostSpeculation
@@ -304,7 +297,7 @@ class DeviceDecoder(Decoder[AnyRow]):
     def remove(self, row: AnyRow) -> None:
         if self.launched and not self.joining:
             if not self.drafts:
-                self.cache.lengths -= self.sampler.waiting
+                self.cache.lengths -= self.sampler.ring.waiting
             self.launched = []
         super().remove(row)
 
@@ -324,43 +317,35 @@ class DeviceDecoder(Decoder[AnyRow]):
             self.take([row], sampler)
         return self.logits(sampler, 1) if any(row.scored for row in replies) else None
 
-    def next(self) -> Step[AnyRow]:
-        wanted = self.wanted_drafts()
+    def next(self) -> tuple[list[AnyRow], np.ndarray | None]:
         if all(row.left for row in self.launched):
-            self.start(wanted)
+            self.start()
         if self.launched == self.rows:
-            self.launch_ahead(wanted)
-        rows, drafts = self.launched, self.drafts
-        noted = self.speculation if self.may_draft(rows) else None
-        before = [len(row.ids) for row in rows] if noted else []
-        repeats = [drafts > 0 and row.repeats.repeated > 0 for row in rows] if noted else []
-        self.take(rows, self.sampler)
-        if noted:
-            taken = [row.ids[count:] for row, count in zip(rows, before, strict=True)]
-            given = zip(taken, repeats, strict=True)
-            passes = [Taken(ids, drafts, repeated) for ids, repeated in given]
-            noted.note(passes)
-            if drafts:  # others may have joined since
-                counts = np.array([len(ids) for ids in taken], np.int32)
-                self.cache.lengths[: len(rows)] += counts
-        if self.sampler.waiting == 0:
+            self.launch_ahead()
+        rows, sampler, passes = self.launched, self.sampler, []
+        if self.drafts:
+            passes = self.take_drafts(rows)
+        else:
+            self.take(rows, sampler)
+        if speculation := self.drafting(rows):
+            speculation.note(passes or [Taken(row.ids[-1:]) for row in rows])
+        logits_BV = self.logits(sampler, len(rows)) if self.scored else None
+        if sampler.ring.waiting == 0:
             self.launched = []
-        return Step(rows, self.logits(self.sampler, len(rows)) if self.scored else None)
+            if self.joining:
+                self.start()  # so that the device goes on while the host looks at the tokens
+        return rows, logits_BV
 
-    def launch(self) -> None:
-        if not self.launched:
-            self.start(self.wanted_drafts())
-
-    def start(self, drafts: int) -> None:
+    def start(self) -> None:
         """Launch a step behind the tokens that the host has."""
         model, cache, rows = self.model, self.cache, self.rows
-        self.launched, self.drafts = list(rows), drafts
+        self.launched, self.drafts = list(rows), self.wanted_drafts()
         self.scored = any(row.scored for row in rows)
         tokens, counts = self.unread()
         settings, positions = settings_and_positions(rows)
-        if drafts:
+        if self.drafts:
             read = [row.newest(row.visible)[:-1] for row in rows]
-            drafting = DraftingSampler.of(model, cache, self.allowed_V, tokens=1 + drafts)
+            drafting = DraftingSampler.of(model, cache, self.allowed_V, tokens=1 + self.drafts)
             drafting.start(cache, tokens, read, settings[0], positions)
             self.sampler = drafting
         else:
@@ -370,29 +355,30 @@ class DeviceDecoder(Decoder[AnyRow]):
             sampler.start(cache, tokens, counts, settings, positions)
             self.sampler = sampler
 
-    def launch_ahead(self, wanted: int) -> None:
-        """Launch more of the same steps, as long as `wanted` drafts are those of each.
+    def launch_ahead(self) -> None:
+        """Launch more of the same steps, as long as so many drafts are wanted.
 
         Where drafts come and go, one step is ahead.
         """
-        cache, drafts = self.cache, self.drafts
-        drafting = self.may_draft(self.rows)
+        cache, drafts, ring = self.cache, self.drafts, self.sampler.ring
+        may_draft = self.drafting(self.rows) is not None
         behind_prompt = not self.rows[0].ids
-        if self.scored or wanted != drafts or (drafting and behind_prompt):
+        if self.scored or (may_draft and (behind_prompt or self.wanted_drafts() != drafts)):
             return
         if drafts and self.room() < 2 * (1 + drafts):
             return  # there must be some even where all of this step's are right
-        while self.sampler.waiting < (AHEAD if self.joining and not drafting else 2):
+        most = AHEAD if self.joining and not may_draft else 2
+        while ring.waiting < most:
             if not drafts:
-                if int(cache.lengths.max()) == cache.capacity:
+                if not self.joining and max(cache.lengths.tolist()) == cache.capacity:
                     return  # that row slides first
                 cache.lengths += 1
             self.sampler.launch()
 
     def wanted_drafts(self) -> int:
         """Drafts of the next step; behind a prompt, a token is sampled without any."""
-        rows, speculation = self.rows, self.speculation
-        if speculation is None or not self.may_draft(rows) or not rows[0].ids:
+        rows, speculation = self.rows, self.drafting(self.rows)
+        if speculation is None or not rows[0].ids:
             return 0
         assert isinstance(speculation, DeviceSpeculation)
         return speculation.wanted([row.repeats for row in rows], self.room())
@@ -402,18 +388,22 @@ class DeviceDecoder(Decoder[AnyRow]):
         return self.capacity - max(row.visible - 1 for row in self.rows)
 
     def take(self, rows: Sequence[Row], sampler: DeviceLoop) -> None:
-        """Let rows take what the oldest step sampled. Raises `UserError` where that is no token."""
-        sampled_BT = sampler.collect()[: len(rows)]
-        if sampled_BT.shape[1] == 1:
-            tokens = sampled_BT[:, 0].tolist()
-            check(min(tokens))
-            for row, token in zip(rows, tokens, strict=True):
-                row.ids.append(token)
-            return
-        for row, sampled in zip(rows, sampled_BT.tolist(), strict=True):
-            accepted = [token for token in sampled if token != NOT_KEPT]
-            check(min(accepted))
-            row.ids += accepted
+        """Let each row take the token of the oldest step. Raises `UserError` where it is none."""
+        tokens = sampler.ring.take()[: len(rows), 0].tolist()
+        check(min(tokens))
+        for row, token in zip(rows, tokens, strict=True):
+            row.ids.append(token)
+
+    def take_drafts(self, rows: Sequence[Row]) -> list[Taken]:
+        """The same with the drafts that were right."""
+        passes = []
+        for number, sampled in enumerate(self.sampler.ring.take().tolist()):
+            row, ids = rows[number], [token for token in sampled if token != NOT_KEPT]
+            check(min(ids))
+            passes.append(Taken(ids, self.drafts, row.repeats.repeated > 0))
+            row.ids += ids
+            self.cache.lengths[number] += len(ids)
+        return passes
 
     def logits(self, sampler: DeviceLoop, rows: int) -> np.ndarray:
         return self.model.backend.to_host(sampler.logits[:rows, : len(self.allowed_V)])
@@ -424,6 +414,6 @@ def decoder_kind(model: Transformer) -> type[Decoder[Any]]:
     return DeviceDecoder if isinstance(model.backend, ChoosingBackend) else Decoder
 
 
-def settings_and_positions(rows: Sequence[Row]) -> tuple[list[np.ndarray], list[int]]:
+def settings_and_positions(rows: Sequence[Row]) -> tuple[np.ndarray, list[int]]:
     """Settings and positions of the rows, by which a device samples."""
-    return [packed(row.sampling) for row in rows], [row.position for row in rows]
+    return packed([row.sampling for row in rows]), [row.position for row in rows]

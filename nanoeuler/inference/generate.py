@@ -44,9 +44,9 @@ class Decoding:
         the sampler: 0, or more in a conversation. `speculation`: the model drafts tokens, which
         changes the time and not the tokens."""
         self.max_tokens, self.end_id, self.speculation = max_tokens, end_id, speculation
-        firsts = np.broadcast_to(first_position, len(prompts)).tolist()
+        firsts = (first_position + np.zeros(len(prompts), np.int64)).tolist()
         rows = [
-            Row(list(map(int, prompt)), sampling, first)
+            Row(list(prompt), sampling, first)
             for prompt, first in zip(prompts, firsts, strict=True)
         ]
         # passes over drafts may go on behind the last token; without drafts the cache is as long,
@@ -71,7 +71,7 @@ class Decoding:
         """
         if not self.active:
             return False
-        for row in reversed(self.decoder.next().rows):
+        for row in reversed(self.decoder.next()[0]):
             continuation = self.written[row]
             new = row.ids[len(continuation.ids) :]
             ids = new[: self.max_tokens - len(continuation.ids)]

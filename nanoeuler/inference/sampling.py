@@ -6,6 +6,7 @@ continuation that is resumed draws the numbers of an uninterrupted one.
 """
 
 import functools
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -178,12 +179,13 @@ def check(token: int) -> None:
         raise UserError(NOT_FINITE)
 
 
-@functools.lru_cache(maxsize=256)
-def packed(sampling: Sampling) -> np.ndarray:
-    """Settings as `ChoosingBackend.choose` takes them, (4,) in 8 bytes each."""
-    shares = np.array([sampling.temperature, sampling.top_p], np.float64).view(np.int64)
-    seed = np.array([sampling.seed], np.uint64).view(np.int64)
-    return np.concatenate([shares, seed, [sampling.top_k]])
+def packed(samplings: Sequence[Sampling]) -> np.ndarray:
+    """Settings as `ChoosingBackend.choose` takes them, (B, 4) in 8 bytes each."""
+    rows = [
+        struct.pack("ddQq", each.temperature, each.top_p, each.seed, each.top_k)
+        for each in samplings
+    ]
+    return np.frombuffer(b"".join(rows), np.int64).reshape(-1, 4)
 
 
 def uniform(seed: int, position: int) -> float:

@@ -88,8 +88,8 @@ class Speculation(ABC):
     def note(self, passes: Sequence[Taken]) -> None:
         """Count a pass, for each sequence, and the tokens that all took."""
         self.passes += len(passes)
-        self.tokens += sum(len(each.ids) for each in passes)
         for each in passes:
+            self.tokens += len(each.ids)
             if each.repeats:
                 self.repeats += 1
                 self.right_repeats += each.right

@@ -99,7 +99,7 @@ class Cache:
         row, length = len(self.lengths), int(other.lengths[new])
         target, source = self.memory.all_bits, other.memory.all_bits
         target[:, row, :length] = source[:, new, :length]
-        self.lengths = np.append(self.lengths, other.lengths[new])
+        self.lengths = np.concatenate([self.lengths, other.lengths[new : new + 1]])
 
     def remove(self, row: int) -> None:
         """Give up `row`; the last row takes its slots, and nothing else is copied."""

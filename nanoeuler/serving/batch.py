@@ -66,8 +66,8 @@ class ReplyRow(Row):
 
     job: Job = field(kw_only=True)
     choice: int = field(kw_only=True)
-    text: ReplyText = field(kw_only=True)
-    """Pushed only to find stop strings."""
+    text: ReplyText | None = field(kw_only=True)
+    """Where there are stop strings, to find them."""
     seen: int = 0
     """Tokens examined so far; the reply may end before the last one."""
     sent: int = 0
@@ -167,23 +167,20 @@ class Batch:
 
     def drop(self, now: float) -> None:
         """Remove what was cancelled or is late."""
-        gone = [row for row in self.rows if self.given_up(row.job, now)]
-        for row in gone:
+        for row in [row for row in self.rows if row.job.cancelled or now > row.job.deadline]:
             self.decoder.remove(row)
-        unread = [job for job in self.waiting if self.given_up(job, now)]
-        for job in unread:
+            self.fail(row.job, "timeout")
+        for job in [job for job in self.waiting if job.cancelled or now > job.deadline]:
             if job is self.waiting[0]:
                 self.forget_prompts()
             self.waiting.remove(job)
-
-    def given_up(self, job: Job, now: float) -> bool:
-        if now > job.deadline and not job.cancelled:
             self.fail(job, "timeout")
-        return job.cancelled
 
     def fail(self, job: Job, kind: str) -> None:
-        job.cancelled = True
-        job.deliver(Piece(-1, [], [], kind))
+        """Fail a job that is still wanted."""
+        if not job.cancelled:
+            job.cancelled = True
+            job.deliver(Piece(-1, [], [], kind))
 
     def fail_all(self, kind: str) -> None:
         """Fail every job, so that the next ones start afresh."""
@@ -248,11 +245,10 @@ class Batch:
         piece = job.prompt[begin : begin + most]
         ends = begin + len(piece) == len(job.prompt)
         model, cache, decoder = self.model, self.prompt_cache, self.decoder
-        tokens, counts = decoder.padded([piece])
         rows = [self.new_row(job, choice) for choice in range(len(job.samplings))]
         logits_1V: np.ndarray | None = None
         if job.score_prompt:
-            logits_1NV = extend(model, cache, tokens, counts, every=True)
+            logits_1NV = extend(model, cache, *decoder.padded([piece]), every=True)
             logits_NV = model.backend.to_host(logits_1NV)[0, : len(piece)]
             self.score_piece(job, begin, logits_NV)
             logits_1V = logits_NV[-1:]
@@ -261,17 +257,17 @@ class Batch:
         elif ends:
             logits_1V = decoder.prefill(cache, [piece], rows)
         else:
-            append(model, cache, tokens, counts)
+            append(model, cache, *decoder.padded([piece]))
         if ends:
             self.waiting.popleft()
             for row in rows:
                 self.start_reply(row, 0, logits_1V)
             self.forget_prompts()
-        return tokens.size
+        return round_up(len(piece), decoder.prompt_multiple)
 
     def new_row(self, job: Job, choice: int) -> ReplyRow:
-        text, scored = ReplyText(self.tokenizer, job.stops), job.likeliest is not None
-        sampling = job.samplings[choice]
+        text = ReplyText(self.tokenizer, job.stops) if job.stops else None
+        scored, sampling = job.likeliest is not None, job.samplings[choice]
         return ReplyRow(job.prompt, sampling, scored=scored, job=job, choice=choice, text=text)
 
     def score_piece(self, job: Job, begin: int, logits_NV: np.ndarray) -> None:
@@ -286,23 +282,35 @@ class Batch:
         row.new_scored = list(row.job.scores)
         if row.job.max_tokens == 0:
             self.send(row, row.seen, "length")
-        elif not self.look(row, logits_1V, 0):
+        elif not self.look([row], logits_1V):
             self.decoder.join(row, self.prompt_cache, prompt)
 
     # ---- decoding
 
     def decode(self) -> None:
         """Append tokens to every row."""
-        rows, logits_BV = self.decoder.next()
-        self.decoder.launch()
+        # from the last one on: where they end together, no slots of the cache move
+        for row in reversed(self.look(*self.decoder.next())):
+            self.decoder.remove(row)
+
+    def look(self, rows: list[ReplyRow], logits_BV: np.ndarray | None) -> list[ReplyRow]:
+        """Look at the tokens that rows took. Returns the replies that have ended with them."""
+        ended, end_id = [], self.tokenizer.end_id
         for index, row in enumerate(rows):
-            if not row.left and self.look(row, logits_BV, index):
-                self.decoder.remove(row)
+            ids = row.ids
+            is_plain = not row.scored and row.text is None and end_id not in ids[row.seen :]
+            if is_plain and len(ids) < row.job.max_tokens:  # the usual case, in the least time
+                row.seen = len(ids)
+            elif not row.left and self.has_ended(
+                row, None if logits_BV is None else logits_BV[index]
+            ):
+                ended.append(row)
+        return ended
 
-    def look(self, row: ReplyRow, logits_BV: np.ndarray | None, index: int) -> bool:
-        """Look at the tokens that a row took, with their scores by `logits_BV[index]`.
+    def has_ended(self, row: ReplyRow, logits_V: np.ndarray | None) -> bool:
+        """Has a reply ended with its new tokens? They are scored by `logits_V`, where it is wanted.
 
-        Returns whether the reply has ended; its end is delivered.
+        Its end is delivered.
         """
         job = row.job
         for token in row.ids[row.seen :]:
@@ -311,9 +319,9 @@ class Batch:
                 self.send(row, row.seen - 1, "stop")
                 return True
             if job.likeliest is not None:
-                assert logits_BV is not None
-                row.new_scored.append(self.score(logits_BV[index], token, job.likeliest))
-            if job.stops:
+                assert logits_V is not None
+                row.new_scored.append(self.score(logits_V, token, job.likeliest))
+            if row.text:
                 row.text.push(token)
                 if row.text.stopped:
                     self.send(row, row.seen, "stop")

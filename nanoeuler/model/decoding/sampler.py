@@ -63,6 +63,8 @@ class DeviceLoop(CachedPass, ABC):
         self.logits = backend.empty((rows * tokens, model.heads.rows), np.float32)
         self.sampled = backend.zeros((rows, tokens), np.int32)
         self.ring = backend.runtime.host_ring(self.sampled, AHEAD)
+        """The ids of each step, (B, T): −1 where a row's logits are not finite, and `NOT_KEPT`
+        behind a wrong draft."""
         loop = weakref.proxy(self)  # which holds the program
         self.program = backend.runtime.program(lambda: loop.step())
 
@@ -83,18 +85,6 @@ class DeviceLoop(CachedPass, ABC):
         self.program.run()
         self.ring.expect()
 
-    @property
-    def waiting(self) -> int:
-        """Steps that were launched and not collected."""
-        return self.ring.waiting
-
-    def collect(self) -> np.ndarray:
-        """The ids of the oldest step launched and not collected, (B, T).
-
-        −1 where a row's logits are not finite, and `NOT_KEPT` behind a wrong draft.
-        """
-        return self.ring.take()
-
 
 class Sampler(DeviceLoop):
     """Samples one token of each row a step. The first may be sampled behind a prompt."""
@@ -109,7 +99,7 @@ class Sampler(DeviceLoop):
         self.tokens = self.backend.runtime.feed([self.no_rows])
         """Each row's last one, which was fed or sampled."""
         self.feed = self.backend.runtime.feed([self.no_rows, *self.no_inputs])
-        self.following: list[np.ndarray] | None = None
+        self.following: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
         """Inputs of the step behind a prompt, which are loaded if it is launched."""
 
     def start(
@@ -117,14 +107,14 @@ class Sampler(DeviceLoop):
         cache: Cache,
         tokens: np.ndarray,
         counts: np.ndarray,
-        settings: Sequence[np.ndarray],
+        settings: np.ndarray,
         draws_B: Sequence[int],
     ) -> None:
         """Append tokens to the rows of `cache`, as `append` does, and sample behind them.
 
-        Results of steps launched before are discarded. `settings` has those of each row as
-        `ChoosingBackend.choose` takes them; `draws_B` numbers the tokens to be sampled, for the
-        random numbers.
+        Results of steps launched before are discarded. `settings`, (B, 4), are those of
+        `ChoosingBackend.choose`; `draws_B` numbers the tokens to be sampled, for the random
+        numbers.
         """
         self.ring.forget()
         self.following = None
@@ -137,25 +127,23 @@ class Sampler(DeviceLoop):
         else:
             append(self.model, cache, tokens, counts, behind=self.sample_behind, inputs=inputs)
             self.ring.expect()
-            lengths = filled(self.no_rows, cache.lengths)
-            self.following = [lengths, *self.inputs(settings, np.add(draws_B, 1))]
+            self.following = cache.lengths.copy(), settings, np.add(draws_B, 1)
 
-    def again(self, settings: Sequence[np.ndarray], draws_B: Sequence[int]) -> None:
+    def again(self, settings: np.ndarray, draws_B: Sequence[int]) -> None:
         """Sample once more from the logits behind a prompt that was just read."""
         self.feed.load(filled(self.no_rows, ()), *self.inputs(settings, draws_B))
         self.backend.runtime.program(lambda: self.sample(*self.feed.arrays[1:])).run()
         self.ring.expect()
 
-    def inputs(
-        self, settings: Sequence[np.ndarray], draws_B: np.ndarray | Sequence[int]
-    ) -> list[np.ndarray]:
+    def inputs(self, settings: np.ndarray, draws_B: np.ndarray | Sequence[int]) -> list[np.ndarray]:
         """Counters and settings; rows that the cache lacks get zeros."""
         no_draws, no_settings = self.no_inputs
         return [filled(no_draws, draws_B), filled(no_settings, settings)]
 
     def launch(self) -> None:
         if self.following:
-            self.feed.load(*self.following)
+            lengths, settings, draws_B = self.following
+            self.feed.load(filled(self.no_rows, lengths), *self.inputs(settings, draws_B))
             self.following = None
         super().launch()
 
