@@ -144,7 +144,7 @@ def main() -> None:
         workspace = cupy.empty(attention.workspace_bytes(B, T), np.uint8)
 
         def forward(x: Inputs = x, attention: Attention = attention) -> None:
-            attention.forward(*x.inputs, x.starts, x.offset, x.out, x.lse)
+            attention.forward(x.saved, x.starts, x.offset, x.lse)
 
         def backward(
             x: Inputs = x, attention: Attention = attention, workspace: Any = workspace

@@ -21,7 +21,7 @@ from peers import about, spread
 from pytorch_model import PyTorchModel
 
 from nanoeuler.backend.cpu.engine import CpuBackend
-from nanoeuler.backend.cpu.optimizer import squares
+from nanoeuler.backend.cpu.training import squares
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.decoding.appending import extend
 from nanoeuler.model.flat import initial_parameters

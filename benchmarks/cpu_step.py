@@ -60,7 +60,7 @@ def prepare(
     rows, parameters = step_rows(config, batch), initial_parameters(config, 1)
     if side == "nanoeuler":
         from nanoeuler.backend.cpu.engine import CpuBackend
-        from nanoeuler.backend.cpu.optimizer import squares
+        from nanoeuler.backend.cpu.training import squares
         from nanoeuler.training.micro_batches import largest_divisor
         from nanoeuler.training.optimizer.adamw import AdamW
         from nanoeuler.training.state import TrainingState
@@ -108,7 +108,7 @@ def memory(side: str, preset: str, batch: int, threads: int) -> float:
 def products_only(config: ModelConfig, threads: int) -> float:
     """Tokens per second of a step that consists of matrix products, on one BLAS thread each."""
     from nanoeuler.backend.cpu import fused_products
-    from nanoeuler.backend.cpu.thread_pool import ThreadPool
+    from nanoeuler.backend.cpu.runtime import ThreadPool
     from nanoeuler.model.flat import FlatBuffer, model_weights
 
     library = blas.Blas()  # a name, because it has to outlive the calls

@@ -20,9 +20,9 @@ from pathlib import Path
 
 import numpy as np
 
-from nanoeuler.backend.arena import Arena, in_one_block
 from nanoeuler.backend.records import FlatState, LogitRows, NormGradients, RmsNorm
 from nanoeuler.backend.reference import ReferenceBackend
+from nanoeuler.backend.runtime import Arena, in_one_block
 from nanoeuler.model.blocks.attention import Attention
 from nanoeuler.model.blocks.block import BlockPass, Rows, StreamBuffers
 from nanoeuler.model.blocks.swiglu import Swiglu

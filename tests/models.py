@@ -106,9 +106,9 @@ def chain(
         if buffer[name].ndim > 1:
             buffer[name][...] *= 50 * mixing / np.sqrt(dim)
     embedding = random.standard_normal((V, dim))
-    buffer[names.EMBEDDING][...] = embedding
-    if names.POSITIONS:  # a LayerNorm's family
-        buffer[names.POSITIONS][...] = 0
+    buffer[names.embedding][...] = embedding
+    if names.positions:  # a LayerNorm's family
+        buffer[names.positions][...] = 0
         embedding = embedding - embedding.mean(axis=1, keepdims=True)
     normed = embedding / np.sqrt((embedding**2).mean(axis=1, keepdims=True) + config.norm_epsilon)
     power = np.eye(V)

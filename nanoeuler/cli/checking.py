@@ -171,8 +171,8 @@ def checked_forms(options: argparse.Namespace) -> "list[Form]":
     from nanoeuler.model.config import ModelConfig
     from nanoeuler.storage.section import required_fields
     from nanoeuler.training.check_form import ADAMW
-    from nanoeuler.training.optimizer.choice import optimizer_of
     from nanoeuler.training.optimizer.muon import Muon
+    from nanoeuler.training.optimizer.optimizer import optimizer_of
     from nanoeuler.training.start_check import Form
 
     if options.config is None:
@@ -204,7 +204,7 @@ def check_engine(device: str, quick: bool, shapes: dict[str, tuple[int, int]]) -
 
     from nanoeuler.backend import make_backend
     from nanoeuler.model.checks.engine_ops import OP_TOLERANCE, check_device_ops
-    from nanoeuler.training.check_model import PRESET_TOLERANCE, check_device_model, check_reading
+    from nanoeuler.training.check_form import PRESET_TOLERANCE, check_device_model, check_reading
     from nanoeuler.training.start_check import worst
 
     wrong: list[Comparison] = []

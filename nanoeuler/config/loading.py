@@ -17,8 +17,7 @@ from nanoeuler.corpus.sources import DATA_SETS, TEXTS, is_named
 from nanoeuler.corpus.sources.registry import SOURCES
 from nanoeuler.corpus.sources.source import Place
 from nanoeuler.errors import LONGEST_PATH, UserError, brief
-from nanoeuler.model.config import ModelConfig, is_whole_number
-from nanoeuler.model.depth import check_growth
+from nanoeuler.model.config import ModelConfig, check_growth, is_whole_number
 from nanoeuler.storage.files import parse_json
 from nanoeuler.storage.names import FORM_OF_NAME, is_name
 

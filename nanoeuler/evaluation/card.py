@@ -17,7 +17,7 @@ from nanoeuler.evaluation.report.rendering import render
 from nanoeuler.evaluation.report.training import FACTS, facts
 from nanoeuler.evaluation.scores import Row, score_rows, without
 from nanoeuler.log import counted, printable
-from nanoeuler.model.licences import forced_licence
+from nanoeuler.model.companions import forced_licence
 
 SHAPE = ("dim", "layers", "heads", "kv_heads", "ffn", "context", "vocab_size", "mtp_heads")
 FAMILIES = {

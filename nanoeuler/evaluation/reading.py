@@ -96,8 +96,8 @@ def last_layer(model: Transformer) -> Callable[[np.ndarray], np.ndarray]:
     final norm and head 0 make of it, (N, V)."""
     config = model.config
     family, weights = family_of(config), FlatBuffer(config, model.parameters)
-    gain, *bias = (weights[name] for name in family.FINAL_NORM)
-    head_VD = weights[family.EMBEDDING if config.tied else head_name(0)]
+    gain, *bias = (weights[name] for name in family.final_norm)
+    head_VD = weights[family.embedding if config.tied else head_name(0)]
 
     def log2_shares(x_ND: np.ndarray) -> np.ndarray:
         if bias:

@@ -12,8 +12,8 @@ import numpy as np
 from nanoeuler.errors import UserError
 from nanoeuler.inference.sampling import Sampling
 from nanoeuler.interchange.plain_model import PlainModel, cast, plain_model
-from nanoeuler.model import gpt2
 from nanoeuler.model.config import ModelConfig, round_up
+from nanoeuler.model.families import FAMILIES
 from nanoeuler.model.files import SavedModel
 from nanoeuler.model.spec import tensor_table
 from nanoeuler.model.template import TEMPLATES, chat_template, split_prompt
@@ -158,7 +158,7 @@ def add_tensors(
         tensor = np.ascontiguousarray(stored.T) if name in transposed else stored
         if architecture == "llama" and name.endswith(("q_proj.weight", "k_proj.weight")):
             tensor = neighbours(tensor, c.head_size)
-        exact = tensor.ndim == 1 or name == gpt2.POSITIONS
+        exact = tensor.ndim == 1 or name == FAMILIES["gpt2"].positions
         kind: Any = gguf.GGMLQuantizationType["F32" if exact else dtype.upper()]
         data = cast(name, tensor, "f32" if exact or dtype == "q8_0" else dtype)
         if kind == gguf.GGMLQuantizationType.Q8_0:

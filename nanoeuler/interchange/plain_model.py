@@ -5,12 +5,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from nanoeuler.errors import UserError
-from nanoeuler.model.bf16 import from_bf16, to_bf16
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import SavedModel
 from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.spec import tensor_table
-from nanoeuler.model.weights_file import OUTPUTS, norms_of_ones
+from nanoeuler.model.weights_file import OUTPUTS, from_bf16, norms_of_ones, to_bf16
 
 DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 """Types of weights that a model is exported in, and their names in Hugging Face's files."""

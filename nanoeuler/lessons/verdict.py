@@ -25,8 +25,7 @@ from nanoeuler.errors import UserError
 from nanoeuler.lessons.candidate import Candidate, guarded
 from nanoeuler.lessons.trials import TRIALS, Call, Trial
 from nanoeuler.model.checks import op_gradients
-from nanoeuler.model.checks.cases import ELEMENTWISE
-from nanoeuler.model.checks.comparison import Comparison
+from nanoeuler.model.checks.comparison import ELEMENTWISE, Comparison
 
 LIMIT = 1e-6
 """Largest difference allowed, relative to the array's largest number: rounding in float64, or of a

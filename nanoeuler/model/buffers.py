@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from nanoeuler.backend.arena import Arena, count_bytes, in_one_block
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import Array, LayerNorm, Norm, RmsNorm
+from nanoeuler.backend.runtime import Arena, count_bytes, in_one_block
 from nanoeuler.model.blocks.block import StreamBuffers
 from nanoeuler.model.config import ModelConfig, round_up
 from nanoeuler.model.families import make_blocks
@@ -59,65 +59,35 @@ def lay_out_pass(
     points: list[Array] = []
     inverse_rms: list[Array] = []
     activations: list[Any] = []
-    for block in blocks:
+
+    def add_point() -> None:
         if training or len(points) < 2:
             points.append(arena.empty((N, config.dim), ops.residual))
             inverse_rms.append(arena.empty((N,), ops.dtype))
         else:
             points.append(points[-2])
             inverse_rms.append(inverse_rms[-2])
-        kind = type(block)
-        shared = not training or (recompute and block.recomputable)
-        if kind in first and shared:
-            activations.append(first[kind])
-        else:
-            earlier = first.get(kind)
+
+    for block in blocks:
+        add_point()
+        kind, shared = type(block), not training or (recompute and block.recomputable)
+        earlier = first.get(kind)
+        if earlier is None or not shared:
             activations.append(
                 block.activations(arena, ops, batch, length, training=training, first=earlier)
             )
             first.setdefault(kind, activations[-1])
-    if training:
-        points.append(arena.empty((N, config.dim), ops.residual))
-        inverse_rms.append(arena.empty((N,), ops.dtype))
-    else:
-        points.append(points[-2])
-        inverse_rms.append(inverse_rms[-2])
+        else:
+            activations.append(earlier)
+    add_point()
     no_offset = arena.empty((batch,), np.dtype(np.int32))
     normed, dnormed = arena.overlay((N, config.dim), ops.activation)
     delta, dx = arena.overlay((N, config.dim), ops.activation)
     tokens_at_once = logit_tokens(N, head_columns(config), ops) if training else 0
     logits = arena.empty((tokens_at_once, head_columns(config)), ops.activation)
     stream = StreamBuffers(normed, dnormed, delta, dx)
-    return PassBuffers(
-        batch,
-        length,
-        points,
-        inverse_rms,
-        stream,
-        activations,
-        no_offset,
-        tokens_at_once,
-        logits,
-    )
-
-
-def make_buffers(
-    config: ModelConfig,
-    ops: Backend,
-    norm_weights: Sequence[NormWeights],
-    batch: int,
-    length: int,
-    *,
-    training: bool,
-    recompute: bool,
-) -> PassBuffers:
-    """The buffers of a pass, with the norm at each point of the stream."""
-
-    def lay_out(arena: Arena) -> PassBuffers:
-        kind = {"training": training, "recompute": recompute}
-        return lay_out_pass(arena, config, ops, batch, length, **kind)
-
-    return with_norms(in_one_block(lay_out, ops), config, norm_weights)
+    state = points, inverse_rms, stream, activations
+    return PassBuffers(batch, length, *state, no_offset, tokens_at_once, logits)
 
 
 def with_norms(
@@ -158,16 +128,13 @@ class KeptBuffers:
         kept, shape = self.kept, (batch, length)
         if training not in kept or kept[training][0] != shape:
             kept.pop(training, None)  # before the next ones take memory
-            buffers = make_buffers(
-                self.config,
-                self.ops,
-                self.norm_weights,
-                batch,
-                length,
-                training=training,
-                recompute=self.recompute,
-            )
-            kept[training] = shape, buffers
+
+            def lay_out(arena: Arena) -> PassBuffers:
+                how = {"training": training, "recompute": self.recompute}
+                return lay_out_pass(arena, self.config, self.ops, *shape, **how)
+
+            buffers = in_one_block(lay_out, self.ops)
+            kept[training] = shape, with_norms(buffers, self.config, self.norm_weights)
         return kept[training][1]
 
     def stream(self, batch: int, length: int) -> PassBuffers:

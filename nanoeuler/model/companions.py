@@ -5,14 +5,14 @@ project reads them.
 """
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
 from nanoeuler.log import printable
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.licences import forced_licence
 from nanoeuler.model.spec import parameter_count
 from nanoeuler.model.template import TEMPLATES, chat_template
 from nanoeuler.storage.files import atomic_write, write_json
@@ -146,3 +146,18 @@ def card(
         "Expect sentences that read well and are wrong: a model of this size knows little.",
     ]
     return printable("\n\n".join(parts) + "\n")
+
+
+def is_non_commercial(licence: str) -> bool:
+    words = licence.casefold().replace("-", " ").split()
+    return "nc" in words or "noncommercial" in words or ("non" in words and "commercial" in words)
+
+
+def forced_licence(licences: Iterable[str]) -> str | None:
+    """The licence that data under these forces on a model, as hubs name it; None where the owner
+    chooses."""
+    restricted = {licence for licence in licences if is_non_commercial(licence)}
+    if not restricted:
+        return None
+    named = {re.sub(r"[\s_]+", "-", licence.strip()).casefold() for licence in restricted}
+    return "cc-by-nc-4.0" if named == {"cc-by-nc-4.0"} else "other"

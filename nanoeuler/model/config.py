@@ -1,76 +1,30 @@
 """The configuration of a model: its fields, its presets, and which values fit together."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from nanoeuler.errors import UserError, brief
 from nanoeuler.storage.shape import LARGEST_COUNT
 
-PRESETS: dict[str, dict[str, Any]] = {
-    "small": {
-        "dim": 128,
-        "heads": 4,
-        "kv_heads": 2,
-        "layers": 4,
-        "context": 128,
-        "ffn": 341,
-        "vocab_size": 512,
-    },
-    "medium": {
-        "dim": 256,
-        "heads": 8,
-        "kv_heads": 4,
-        "layers": 8,
-        "context": 256,
-        "ffn": 682,
-        "vocab_size": 4096,
-    },
-    "base": {
-        "dim": 768,
-        "heads": 12,
-        "kv_heads": 4,
-        "layers": 16,
-        "context": 512,
-        "ffn": 2048,
-        "vocab_size": 4096,
-    },
-    "large": {
-        "dim": 1024,
-        "heads": 16,
-        "kv_heads": 4,
-        "layers": 20,
-        "context": 1024,
-        "ffn": 2816,
-        "vocab_size": 8192,
-    },
-    "gpt2": {
-        "family": "gpt2",
-        "dim": 768,
-        "heads": 12,
-        "kv_heads": 12,
-        "layers": 12,
-        "context": 1024,
-        "ffn": 3072,
-        "vocab_size": 50_257,
-        "mtp_heads": 1,
-        "tied": True,
-    },
-    "gpt2-tiny": {
-        "family": "gpt2",
-        "dim": 128,
-        "heads": 4,
-        "kv_heads": 4,
-        "layers": 4,
-        "context": 128,
-        "ffn": 512,
-        "vocab_size": 512,
-        "mtp_heads": 1,
-        "tied": True,
-    },
-}
 
+def sized(*sizes: int) -> dict[str, Any]:
+    fields = ("dim", "heads", "kv_heads", "layers", "context", "ffn", "vocab_size")
+    return dict(zip(fields, sizes, strict=True))
+
+
+GPT2 = {"family": "gpt2", "mtp_heads": 1, "tied": True}
+
+PRESETS = {
+    # dim, heads, kv_heads, layers, context, ffn, vocab_size
+    "small": sized(128, 4, 2, 4, 128, 341, 512),
+    "medium": sized(256, 8, 4, 8, 256, 682, 4096),
+    "base": sized(768, 12, 4, 16, 512, 2048, 4096),
+    "large": sized(1024, 16, 4, 20, 1024, 2816, 8192),
+    "gpt2": sized(768, 12, 12, 12, 1024, 3072, 50_257) | GPT2,
+    "gpt2-tiny": sized(128, 4, 4, 4, 128, 512, 512) | GPT2,
+}
 
 LARGEST = {
     "vocab_size": 2**20,
@@ -284,3 +238,28 @@ TYPES: dict[Any, tuple[str, Callable[[Any], bool]]] = {
 def round_up(value: int, multiple: int) -> int:
     """The smallest multiple of `multiple` that is at least `value`."""
     return -(-value // multiple) * multiple
+
+
+def refined(config: ModelConfig) -> ModelConfig:
+    """The model with twice the layers of half the step. Raises `UserError` when it is too deep."""
+    return replace(config, layers=2 * config.layers, step_size=config.step_size / 2)
+
+
+def coarsened(config: ModelConfig, times: int) -> ModelConfig:
+    """The model that becomes `config` when it is refined `times` times, if the layers allow it."""
+    parts = 2**times
+    return replace(config, layers=config.layers // parts, step_size=config.step_size * parts)
+
+
+def check_growth(config: ModelConfig, grow_at: Sequence[int], steps: int) -> None:
+    """Refuse growth that `steps` steps of training cannot bring to `config`."""
+    given = f"pretrain.grow_at is {list(grow_at)}"
+    if config.layers % 2 ** len(grow_at):
+        raise UserError(
+            f"{given}, but model.layers = {config.layers} is no multiple of {2 ** len(grow_at)}, "
+            "by which the layers grow; change one of them"
+        )
+    if grow_at and max(grow_at) >= steps:
+        raise UserError(
+            f"{given}, but training has {steps} steps; every growth must come before the last one"
+        )

@@ -1,27 +1,53 @@
-"""The families of models. A module for each says what is in front of, in, and behind its layers."""
+"""The families of models: what is in front of, in, and behind the layers of each."""
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
-from nanoeuler.model import gpt2, llama
+from nanoeuler.model.blocks.attention import Attention
+from nanoeuler.model.blocks.biased_attention import BiasedAttention
 from nanoeuler.model.blocks.block import Block
+from nanoeuler.model.blocks.mlp import Gelu, Relu2
+from nanoeuler.model.blocks.swiglu import Swiglu
 from nanoeuler.model.config import ModelConfig
 
 
-class Family(Protocol):
-    """The interface of a family's module."""
+@dataclass(frozen=True)
+class Family:
+    """What the models of a family have in common."""
 
-    EMBEDDING: str
+    layer: Callable[[ModelConfig, int], tuple[Block[Any, Any], ...]]
+    """The blocks of a layer of that number."""
+    embedding: str
     """Name of the embedding, which is the first head too where they are tied."""
-    POSITIONS: str | None
+    positions: str | None
     """Name of the table of learned positions, (context, dim)."""
-    FINAL_NORM: tuple[str, ...]
+    final_norm: tuple[str, ...]
     """Names of the weight of the norm behind the last block and, of a LayerNorm, of its bias."""
 
-    def make_blocks(self, config: ModelConfig) -> list[Block[Any, Any]]:
-        """The blocks of a model, from the embedding on."""
+
+def llama_layer(config: ModelConfig, layer: int) -> tuple[Block[Any, Any], ...]:
+    mlp: type[Relu2 | Swiglu] = Relu2 if config.activation == "relu2" else Swiglu
+    return Attention(config, layer), mlp(config, layer)
 
 
-FAMILIES: dict[str, Family] = {"llama": llama, "gpt2": gpt2}
+def gpt2_layer(config: ModelConfig, layer: int) -> tuple[Block[Any, Any], ...]:
+    """Biased attention and MLP (Radford et al. 2019).
+
+    Names are those of Hugging Face's GPT-2, whose files hold the blocks' matrices as (in, out).
+    """
+    return BiasedAttention(config, layer), Gelu(config, layer)
+
+
+FAMILIES = {
+    "llama": Family(llama_layer, "model.embed_tokens.weight", None, ("model.norm.weight",)),
+    "gpt2": Family(
+        gpt2_layer,
+        "transformer.wte.weight",
+        "transformer.wpe.weight",
+        ("transformer.ln_f.weight", "transformer.ln_f.bias"),
+    ),
+}
 
 
 def family_of(config: ModelConfig) -> Family:
@@ -30,4 +56,5 @@ def family_of(config: ModelConfig) -> Family:
 
 def make_blocks(config: ModelConfig) -> list[Block[Any, Any]]:
     """The blocks of a model, from the embedding on."""
-    return family_of(config).make_blocks(config)
+    family = family_of(config)
+    return [block for layer in range(config.layers) for block in family.layer(config, layer)]

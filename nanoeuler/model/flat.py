@@ -62,15 +62,15 @@ def model_weights(
     norm_buffer = buffer if norms is None else norms
     family = family_of(config)
     heads = head_names(config)
-    final_norm, *final_norm_bias = (norm_buffer[name] for name in family.FINAL_NORM)
+    final_norm, *final_norm_bias = (norm_buffer[name] for name in family.final_norm)
     return ModelWeights(
         flat=array,
-        embedding=buffer[family.EMBEDDING],
+        embedding=buffer[family.embedding],
         blocks=[block.weights(buffer, norm_buffer) for block in make_blocks(config)],
         final_norm=final_norm,
         heads=buffer.packed(*heads),
         first_head=buffer.storage(heads[0]),
-        positions=buffer[family.POSITIONS] if family.POSITIONS else None,
+        positions=buffer[family.positions] if family.positions else None,
         final_norm_bias=final_norm_bias[0] if final_norm_bias else None,
     )
 
@@ -84,17 +84,15 @@ def initial_parameters(
     `embedding_std` is the embedding's spread. Each tensor draws from a counter-based stream of its
     own, keyed by the seed and its row in the table. Padding is 0.
     """
-    table = tensor_table(config)
-    buffer = np.zeros(storage_elements(table), np.float32)
-    for index, tensor in enumerate(table):
-        view = buffer[tensor.offset : tensor.stop].reshape(tensor.storage_shape)
-        view = view[tuple(slice(size) for size in tensor.shape)]
+    buffer = FlatBuffer(config, np.zeros(FlatBuffer.elements(config), np.float32))
+    for index, tensor in enumerate(buffer.table):
+        view = buffer[tensor.name]
         if tensor.initial_std is None:
             view[...] = 1
         elif tensor.initial_std:
             generator = np.random.Generator(np.random.Philox(key=[seed, index]))
             draws = generator.standard_normal(tensor.shape, np.float32)
-            is_embedding = tensor.name == family_of(config).EMBEDDING
+            is_embedding = tensor.name == family_of(config).embedding
             std = embedding_std if is_embedding else tensor.initial_std
             view[...] = draws * np.float32(std)
-    return buffer
+    return buffer.array

@@ -17,18 +17,13 @@ from pathlib import Path
 import numpy as np
 
 from nanoeuler.errors import UserError
-from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.depth import refined
+from nanoeuler.model.config import ModelConfig, refined
 from nanoeuler.model.files import WEIGHTS, load_model, save_model
 from nanoeuler.model.flat import FlatBuffer
+from nanoeuler.model.weights_file import OUTPUTS
 from nanoeuler.storage.files import sha256_file
 
 LAYER = re.compile(r"(model\.layers|transformer\.h)\.(\d+)\.")
-OUTPUTS = (
-    *("self_attn.o_proj.weight", "mlp.down_proj.weight"),
-    *("attn.c_proj.weight", "attn.c_proj.bias", "mlp.c_proj.weight", "mlp.c_proj.bias"),
-)
-"""The parts of a layer that its step is proportional to."""
 
 
 def refine(config: ModelConfig, array: np.ndarray, power: int = 0) -> np.ndarray:
@@ -57,7 +52,7 @@ def factor(layer: int, part: str, power: int) -> float:
     gradient, to first order. So is that of the outputs of the first layer's copies. Of its inputs,
     the first copy has all of the gradient, and the second none: nothing comes of what they give.
     """
-    is_output = part in OUTPUTS
+    is_output = part.endswith(OUTPUTS)
     if layer > 1 or (is_output and power > 0):
         return 0.5**power
     if is_output:

@@ -26,7 +26,7 @@ def head_name(index: int) -> str:
 
 def head_names(config: ModelConfig) -> list[str]:
     """Names of all prediction heads; a tied embedding is the first."""
-    first = family_of(config).EMBEDDING if config.tied else head_name(0)
+    first = family_of(config).embedding if config.tied else head_name(0)
     return [first, *map(head_name, range(1, config.mtp_heads))]
 
 
@@ -52,12 +52,12 @@ def tensor_table(config: ModelConfig) -> tuple[Tensor, ...]:
     specs: list[TensorSpec] = []
     family = family_of(config)
     if not c.tied:
-        specs.append(TensorSpec(family.EMBEDDING, shape, storage_shape=storage))
-    if family.POSITIONS:
-        specs.append(TensorSpec(family.POSITIONS, (c.context, c.dim)))
+        specs.append(TensorSpec(family.embedding, shape, storage_shape=storage))
+    if family.positions:
+        specs.append(TensorSpec(family.positions, (c.context, c.dim)))
     for block in make_blocks(config):
         specs += block.tensors()
-    specs += norm_tensors(c, *family.FINAL_NORM)
+    specs += norm_tensors(c, *family.final_norm)
     heads = (TensorSpec(n, shape, storage_shape=storage, packed=True) for n in head_names(c))
     specs += heads
     return lay_out(specs)

@@ -18,7 +18,6 @@ from safetensors import SafetensorError, TensorSpec, safe_open, serialize_file
 from safetensors.numpy import save_file
 
 from nanoeuler.errors import UserError, brief
-from nanoeuler.model.bf16 import from_bf16, to_bf16
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.spec import parameter_count, tensor_table
@@ -245,3 +244,18 @@ def check_stored(
             f"{path}: tensor {name} has shape {list(shape)} where the config asks for "
             f"{list(expected)}"
         )
+
+
+def to_bf16(tensor: np.ndarray) -> np.ndarray:
+    """The upper halves (uint16) of float32 numbers, rounded to nearest, ties to even.
+
+    They are bfloat16, which NumPy has no type for.
+    """
+    bits = np.ascontiguousarray(tensor).view(np.uint32)
+    rounded = bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)
+    return (rounded >> 16).astype(np.uint16)
+
+
+def from_bf16(halves: np.ndarray) -> np.ndarray:
+    """The float32 numbers whose upper halves are given as uint16."""
+    return (halves.astype(np.uint32) << 16).view(np.float32)

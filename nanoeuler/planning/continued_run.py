@@ -69,7 +69,7 @@ def read_start(given: Path, output: Path) -> Start:
             f"{folder} was tuned to answer; it goes on with plain text, as any text that it read "
             "before it was tuned, and answers worse the more it learns",
         )
-    if family_of(config).POSITIONS is None and config.context > LONGEST_ROW:
+    if family_of(config).positions is None and config.context > LONGEST_ROW:
         log.line(
             "notice",
             f"rows of {LONGEST_ROW:,} tokens in place of the model's {config.context:,}; raise "

@@ -4,9 +4,9 @@ import math
 from typing import NamedTuple
 
 from nanoeuler.config.settings import Training
+from nanoeuler.training.resuming import REWIND_STEPS
 from nanoeuler.training.saving import EARLY
 from nanoeuler.training.schedule import Schedule
-from nanoeuler.training.skipping import REWIND_STEPS
 
 MOST_EVENTS = 10_000
 """Checkpoints and measurements that are followed."""

@@ -22,8 +22,7 @@ from nanoeuler.evaluation import shapes
 from nanoeuler.evaluation.report.playable import MOST_PARAMETERS
 from nanoeuler.log import size
 from nanoeuler.model.buffers import scoring_pass_bytes, training_pass_bytes
-from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.depth import coarsened
+from nanoeuler.model.config import ModelConfig, coarsened
 from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.likelihood import BATCH_TOKENS
 from nanoeuler.model.spec import parameter_count, training_flops_per_token
@@ -39,12 +38,12 @@ from nanoeuler.planning.disk import checkpoints_kept
 from nanoeuler.planning.scaling_law import Estimate
 from nanoeuler.storage.files import read_json, write_json
 from nanoeuler.storage.shape import check_shape
-from nanoeuler.training.amounts import Amount
 from nanoeuler.training.optimizer.adamw import AdamW
 from nanoeuler.training.optimizer.optimizer import (
     checkpoint_bytes,
     state_bytes,
 )
+from nanoeuler.training.schedule import Amount
 from nanoeuler.training.scoring import ROWS_AT_ONCE
 
 if TYPE_CHECKING:

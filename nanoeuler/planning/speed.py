@@ -16,8 +16,7 @@ from nanoeuler.model.spec import training_flops_per_token
 from nanoeuler.planning.plan import Config, Plan, estimate_results, is_too_long, settings_of
 from nanoeuler.training.micro_batches import even_share, fitting_rows
 from nanoeuler.training.optimizer.adamw import AdamW
-from nanoeuler.training.optimizer.choice import optimizer_of
-from nanoeuler.training.optimizer.optimizer import OptimizerSettings
+from nanoeuler.training.optimizer.optimizer import OptimizerSettings, optimizer_of
 from nanoeuler.training.state import TrainingState
 from nanoeuler.training.streams import TextStream
 

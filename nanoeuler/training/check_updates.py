@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from nanoeuler.backend.ops import Backend
-from nanoeuler.model.checks.comparison import Comparison, compare
+from nanoeuler.model.checks.comparison import Comparison, compare, in_float64
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.families import family_of
 from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.spec import block_matrices
-from nanoeuler.training.check_model import in_float64
-from nanoeuler.training.optimizer.optimizer import CommonConstants, OptimizerSettings
+from nanoeuler.training.optimizer.adamw import AdamW
+from nanoeuler.training.optimizer.optimizer import OptimizerSettings
 from nanoeuler.training.state import TrainingState
 
 RATES = 0.1, 0.05, 0.1
@@ -54,7 +54,7 @@ def check_updates(
         yield compare("three updates", tensor.name, *arrays, limit)
 
 
-def random_buffers(config: ModelConfig, adamw: CommonConstants) -> list[FlatBuffer]:
+def random_buffers(config: ModelConfig, adamw: AdamW) -> list[FlatBuffer]:
     """Parameters, and a gradient for each update; all float32, with padding 0."""
     random = np.random.default_rng(4)
     buffers = [
@@ -86,7 +86,7 @@ def moved(
     gradients: Sequence[FlatBuffer],
 ) -> FlatBuffer:
     """The parameters after an update by each of the gradients, in float64."""
-    adamw, embedding = optimizer.adamw, family_of(config).EMBEDDING
+    adamw, embedding = optimizer.adamw, family_of(config).embedding
     matrices = {matrix.name for matrix in block_matrices(config)}
     after = FlatBuffer(config, start.array.astype(np.float64))
     for tensor in after.table:

@@ -25,7 +25,7 @@ from nanoeuler.storage.folders import atomic_folder, files_of_ours, move_folder
 from nanoeuler.storage.integrity import Origin, check_file, check_seal, seal
 from nanoeuler.storage.temporary import sweep
 from nanoeuler.training.lock import LOCK
-from nanoeuler.training.metrics import moved
+from nanoeuler.training.measurements import moved
 from nanoeuler.training.state import TrainingState
 
 WEIGHTS, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"

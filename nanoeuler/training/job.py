@@ -1,25 +1,27 @@
 """A training stage at work: everything in which one stage differs from another."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nanoeuler.config.rules import lasting
 from nanoeuler.config.settings import Training
-from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.depth import coarsened
+from nanoeuler.config.stages import BY_SECTION
+from nanoeuler.model.config import ModelConfig, coarsened
 from nanoeuler.model.transformer import Transformer
+from nanoeuler.storage.files import canonical_json, sha256_text
 from nanoeuler.training.distributed.group import ALONE, Group
-from nanoeuler.training.fingerprint import fingerprint
 from nanoeuler.training.objectives import KnownWeights, Objective
 from nanoeuler.training.schedule import Schedule
 from nanoeuler.training.streams import Stream
 
 if TYPE_CHECKING:
     from nanoeuler.backend.ops import Backend
+
 
 Scores = dict[str, float]
 """A measurement on held-out data: values by name."""
@@ -73,3 +75,31 @@ class Job:
     @property
     def tokens_per_step(self) -> int:
         return self.stream.rows_per_step * self.stream.length
+
+
+DURATION = {"tokens", "epochs"}
+BY_CONTENT = {"init_from", "old_tokens"}
+"""Keys that name a folder or file; a hash of its content is among the inputs."""
+
+
+def fingerprint(stage: str, settings: Training, **inputs: Any) -> str:
+    """A hash of everything that can change a stage's weights.
+
+    A run with the fingerprint of a checkpoint resumes from it, or only exports its model again when
+    it was finished. Another fingerprint starts afresh. Without it, a run with a new learning rate
+    would silently return the old weights.
+
+    Hashed are the settings that can change the result, the stage's revision, and `inputs`.
+
+    `inputs` (JSON values) are the model section, the seed, and hashes of data, tokenizer and
+    parent. The duration is left out for a WSD schedule, since such a run can be made longer.
+    """
+    ignored = BY_CONTENT | (DURATION if settings.schedule == "wsd" else set())
+    kept = lasting(asdict(settings), type(settings))
+    content = {
+        "stage": stage,
+        "revision": BY_SECTION[stage].revision,
+        "section": {key: value for key, value in kept.items() if key not in ignored},
+        "inputs": inputs,
+    }
+    return sha256_text(canonical_json(content))

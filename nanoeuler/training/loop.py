@@ -3,7 +3,7 @@
 The stages differ in their `Job`: the rows they train on, what they validate, and the weights they
 start from. A job that is stopped at any moment (Ctrl-C, SIGTERM, kill -9, a power cut) resumes from
 its newest checkpoint and ends with the same bits as one that never stopped. Rows whose loss is not
-a number are left out, see `skipping.py`.
+a number are left out, see `resuming.py`.
 """
 
 import time
@@ -24,17 +24,14 @@ from nanoeuler.system import provenance
 from nanoeuler.training.checkpoint import Checkpoints
 from nanoeuler.training.job import Job
 from nanoeuler.training.lock import FolderLock
-from nanoeuler.training.measurements import Measurements
-from nanoeuler.training.metrics import Metrics, moved
+from nanoeuler.training.measurements import Measurements, Metrics, Throughput, moved
 from nanoeuler.training.micro_batches import smaller_batch, smaller_model
-from nanoeuler.training.optimizer.choice import optimizer_of
-from nanoeuler.training.resuming import changes, find_checkpoint
+from nanoeuler.training.optimizer.optimizer import optimizer_of
+from nanoeuler.training.resuming import REWIND_STEPS, Skipped, changes, find_checkpoint
 from nanoeuler.training.saving import EARLY, Saver
-from nanoeuler.training.skipping import REWIND_STEPS, Skipped
 from nanoeuler.training.start_check import Form, check_before_training
 from nanoeuler.training.state import StepResult, TrainingState
 from nanoeuler.training.stopping import Stopped, catch_signals
-from nanoeuler.training.throughput import Throughput
 from nanoeuler.training.worker import Worker
 
 
@@ -280,7 +277,7 @@ class Trainer:
         """Whether the model is measured at this step: every so often, and at the end."""
         total = self.job.schedule.total_steps
         every = self.job.settings.validate_every
-        assert every is not None  # of tuning, see amounts.py
+        assert every is not None  # of tuning, see schedule.py
         return step % every == 0 or step == total
 
     def stalled(self) -> bool:
@@ -294,7 +291,7 @@ class Trainer:
     # ---- losses that are no number
 
     def leave_out_rows(self, result: StepResult) -> None:
-        """Go on without the rows that made the present step fail; see `skipping.py`.
+        """Go on without the rows that made the present step fail; see `resuming.py`.
 
         Raises `UserError` when that was done too often.
         """

@@ -1,11 +1,20 @@
-"""The measurements on held-out data that decide which model is handed on, and when to stop."""
+"""Measurements: those on held-out data, which decide which model is handed on and when to stop, and
+those of every step for machines, one JSON object a line in `metrics.jsonl`."""
 
+import contextlib
+import json
 import math
-from collections.abc import Container, Mapping
+import os
+import time
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from nanoeuler.errors import UserError
+from nanoeuler.storage.files import MOST_LINES, atomic_write, explain_os_errors, read_text
 
 NOTICEABLE = 0.01
 """Share by which the best score is better than the last one before that is told."""
@@ -75,3 +84,89 @@ class Measurements:
     def forget_best(self) -> None:
         self.best_step, self.best_score, self.worse = None, math.inf, 0
         self.best_parameters = None
+
+
+class Metrics:
+    """Appends lines to a file. Each is on disk when `write` returns, so a kill loses none."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def restart(self, header: dict[str, Any]) -> None:
+        """Start a new file with `header`, the line that describes the run."""
+        self.refuse_link()
+        with atomic_write(self.path) as file:
+            file.write(json.dumps(header) + "\n")
+
+    def cut_back(self, header: dict[str, Any], step: int, *, validated: bool) -> None:
+        """Drop the measurements behind `step`, at which training resumes.
+
+        `validated`: the checkpoint includes the validation of that step, so its line stays.
+        """
+        self.refuse_link()
+        kept = [header]
+        lines = read_text(self.path, MOST_LINES).splitlines() if self.path.exists() else []
+        for line in lines:
+            try:
+                entry = json.loads(line)
+            except json.JSONDecodeError:  # half a line: the trainer was killed while writing
+                continue
+            at = entry.get("step")
+            if at is None or "finished" in entry:
+                continue
+            if at < step or (at == step and (validated or "validation" not in entry)):
+                kept.append(entry)
+        with atomic_write(self.path) as file:
+            file.writelines(json.dumps(entry) + "\n" for entry in kept)
+
+    def refuse_link(self) -> None:
+        """Raise `UserError` for a link, whose target would be replaced."""
+        if self.path.is_symlink():
+            raise UserError(
+                f"{self.path}: a link to {os.path.realpath(self.path)}, which would be replaced; "
+                "delete the link"
+            )
+
+    def write(self, **values: Any) -> None:
+        try:
+            with explain_os_errors(self.path), open(self.path, "a", encoding="utf-8") as file:
+                file.write(json.dumps(values) + "\n")
+        except FileNotFoundError as error:
+            raise moved(self.path.parent) from error
+
+
+def moved(folder: Path) -> UserError:
+    return UserError(
+        f"{folder}: was moved or deleted while the stage ran; put it back, or name its new place, "
+        "and run again, which resumes from the last checkpoint"
+    )
+
+
+class Throughput:
+    """Counts the work since the last line in metrics.jsonl, and the time that it took."""
+
+    def __init__(self, tokens_per_step: int, peak_flops: float | None):
+        """`peak_flops` is what the device can do in a second; None where that is unknown."""
+        self.tokens_per_step, self.peak_flops = tokens_per_step, peak_flops
+        self.restart()
+
+    def restart(self) -> None:
+        self.began = time.monotonic()
+        self.tokens, self.flops = 0, 0.0
+
+    def add_step(self, flops: float) -> None:
+        self.tokens += self.tokens_per_step
+        self.flops += flops
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave out the time that the context takes."""
+        began = time.monotonic()
+        yield
+        self.began += time.monotonic() - began
+
+    def measure(self) -> tuple[float, float | None]:
+        """Tokens per second, and floating-point operations per second over the peak ("MFU")."""
+        seconds = max(time.monotonic() - self.began, 1e-9)
+        mfu = self.flops / seconds / self.peak_flops if self.peak_flops else None
+        return self.tokens / seconds, mfu

@@ -73,7 +73,7 @@ def read_parent(
             "the model's own (`nanoeuler train TEXT --from MODEL` does), or start from another "
             "model"
         )
-    learned = family_of(config).POSITIONS is not None
+    learned = family_of(config).positions is not None
     theirs = asdict(config if learned else replace(config, context=model.context))
     ours = asdict(model)
     different = [

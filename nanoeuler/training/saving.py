@@ -11,8 +11,8 @@ import numpy as np
 from nanoeuler.config.settings import Training
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.training.checkpoint import Checkpoints
+from nanoeuler.training.resuming import REWIND_STEPS
 from nanoeuler.training.schedule import Schedule
-from nanoeuler.training.skipping import REWIND_STEPS
 
 EARLY = 0.5
 """Share of the time between two checkpoints after which a measurement on held-out data, which may

@@ -186,8 +186,8 @@ class TrainingState:
         self.staged_weight = self.objective.first_head_weight(rows)
         rows = rows.share(self.group.rank, self.group.size)
         if self.inputs is None or self.inputs.shape != rows.targets.shape:
-            self.inputs = StepInputs(self.backend, arrays_of(rows))
-        self.inputs.feed.load(*arrays_of(rows))
+            self.inputs = StepInputs(self.backend, rows.arrays)
+        self.inputs.feed.load(*rows.arrays)
 
     def start(self, micro_batch_rows: int, learning_rate: float) -> None:
         """Begin the update on the rows that were handed over."""
@@ -291,8 +291,3 @@ class StepInputs:
         batch = Batch(ids, positions, starts)
         numbers = self.logprobs[first:], self.lse[first:]
         return MicroBatch(batch, targets.reshape(-1, K), weights, further, *numbers)
-
-
-def arrays_of(rows: StepRows) -> list[np.ndarray]:
-    """The arrays of a step's rows, in the order in which `StepInputs` takes them apart."""
-    return [rows.ids, rows.positions, rows.starts, rows.targets, rows.weights, *rows.further]

@@ -6,13 +6,14 @@ from a counter-based generator whose key is the seed, the stream and the epoch.
 
 import math
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.documents import frame, mask_padding, windows
+from nanoeuler.model.documents import TokenSlices, frame, mask_padding, windows
 from nanoeuler.model.spec import training_flops
 
 if TYPE_CHECKING:
@@ -34,41 +35,29 @@ class StepRows:
     def tokens(self) -> int:
         return self.ids.size
 
+    @property
+    def arrays(self) -> list[np.ndarray]:
+        return [self.ids, self.positions, self.starts, self.targets, self.weights, *self.further]
+
+    def each(self, change: Callable[[np.ndarray], np.ndarray]) -> "StepRows":
+        """The rows with every array changed alike."""
+        ids, positions, starts, targets, weights, *further = map(change, self.arrays)
+        return StepRows(ids, positions, starts, targets, weights, tuple(further))
+
     def padded(self, multiple: int) -> "StepRows":
         """These rows and empty ones (weight 0, no target), a multiple of `multiple` in all."""
         missing = -len(self.ids) % multiple
         if not missing:
             return self
-
-        def pad(array: np.ndarray, value: int = 0) -> np.ndarray:
-            empty = np.full((missing, *array.shape[1:]), value, array.dtype)
-            return np.concatenate([array, empty])
-
-        return StepRows(
-            pad(self.ids),
-            pad(self.positions),
-            pad(self.starts),
-            pad(self.targets, -1),
-            pad(self.weights),
-            tuple(pad(array) for array in self.further),
-        )
+        rows = self.each(lambda array: np.pad(array, [(0, missing), *[(0, 0)] * (array.ndim - 1)]))
+        rows.targets[len(self.ids) :] = -1
+        return rows
 
     def share(self, rank: int, ranks: int) -> "StepRows":
         """Rows rank, rank + ranks, …"""
         if ranks == 1:
             return self
-
-        def mine(array: np.ndarray) -> np.ndarray:
-            return np.ascontiguousarray(array[rank::ranks])
-
-        return StepRows(
-            mine(self.ids),
-            mine(self.positions),
-            mine(self.starts),
-            mine(self.targets),
-            mine(self.weights),
-            tuple(map(mine, self.further)),
-        )
+        return self.each(lambda array: np.ascontiguousarray(array[rank::ranks]))
 
     def training_flops(self, config: ModelConfig) -> float:
         """Floating-point operations that these rows need.
@@ -99,14 +88,6 @@ class Stream(Protocol):
     def rows(self, step: int, model: "Transformer | None" = None) -> StepRows:
         """The rows of a step. `model` has the weights before that step, on every rank; a stream
         that is pure does without."""
-
-
-class Tokens(Protocol):
-    """A sequence of tokens in memory or on disk."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, wanted: slice, /) -> np.ndarray: ...
 
 
 def steps_in(epochs: float, stream: Stream) -> int:
@@ -170,7 +151,7 @@ class TextStream:
 
     def __init__(
         self,
-        sequence: Tokens,
+        sequence: TokenSlices,
         length: int,
         batch_tokens: int,
         mtp_weights: tuple[float, ...],
@@ -186,10 +167,9 @@ class TextStream:
         self.order = RowOrder(seed, name, self.row_count, self.rows_per_step)
 
     def rows(self, step: int, model: "Transformer | None" = None) -> StepRows:
-        sequence = cast(np.ndarray, self.sequence)  # `windows` only takes slices of it
-        ids, following, counts = windows(
-            sequence, self.order.step(step), self.length, len(self.mtp_weights), self.end_id
-        )
-        positions, starts, targets = frame(ids, following, self.end_id, self.document_mask)
+        heads, end_id = len(self.mtp_weights), self.end_id
+        rows = self.sequence, self.order.step(step), self.length
+        ids, following, counts = windows(*rows, heads, end_id)
+        positions, starts, targets = frame(ids, following, end_id, self.document_mask)
         mask_padding(targets, counts)
         return StepRows(ids, positions, starts, targets, loss_weights(targets, self.mtp_weights))

@@ -10,14 +10,13 @@ from typing import Any, TypeVar, TypeVarTuple
 
 import numpy as np
 
-from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.depth import refined
+from nanoeuler.model.config import ModelConfig, refined
 from nanoeuler.model.flat import FlatBuffer
+from nanoeuler.model.refining import refine
 from nanoeuler.training.checkpoint import Checkpoints
-from nanoeuler.training.growth import refined_tensors
 from nanoeuler.training.job import Job, Scores
 from nanoeuler.training.micro_batches import micro_batch_rows
-from nanoeuler.training.optimizer.choice import optimizer_of
+from nanoeuler.training.optimizer.optimizer import optimizer_of
 from nanoeuler.training.state import StepResult, TrainingState
 from nanoeuler.training.streams import StepRows
 
@@ -171,3 +170,17 @@ class Worker:
     def finish(self) -> StepResult:
         """The result of the update that was begun last."""
         return self.state.finish()
+
+
+def refined_tensors(state: TrainingState) -> dict[str, np.ndarray]:
+    """`state.tensors()` on the host, for the refined model: see `nanoeuler/model/refining.py`.
+
+    The gradient of a copy of a tensor is half of the tensor's. Halves and quarters of the moments
+    therefore make AdamW and Muon go on as they were: either moves each copy as far as it would have
+    moved the tensor. The first layer is the exception: what its second copy reads with begins
+    without moments, as it has no gradient yet, and its first copy keeps all of them.
+    """
+    powers = {"parameters": 0, **state.optimizer_settings.tensor_powers}
+    return {
+        name: refine(state.config, array, powers[name]) for name, array in state.tensors().items()
+    }

@@ -26,7 +26,7 @@ from nanoeuler.backend.records import (
 )
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.llama import make_blocks
+from nanoeuler.model.families import make_blocks
 from nanoeuler.system import provenance
 
 CONFIG = ModelConfig.from_dict({"preset": "small"})

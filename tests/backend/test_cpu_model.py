@@ -15,13 +15,12 @@ import pytest
 from nanoeuler.backend.cpu import (
     attention,
     blas,
-    cross_entropy,
     decoding,
     elementwise,
     fused_products,
-    optimizer,
+    runtime,
     simd,
-    transposes,
+    training,
     vector_maps,
     vectors,
 )
@@ -40,13 +39,12 @@ from tests.models import ODD
 KERNEL_MODULES = (
     attention,
     blas,
-    cross_entropy,
     decoding,
     elementwise,
     fused_products,
-    optimizer,
+    runtime,
     simd,
-    transposes,
+    training,
     vector_maps,
     vectors,
 )

@@ -9,7 +9,7 @@ import pytest
 
 from nanoeuler.backend.cpu import blas, engine
 from nanoeuler.backend.cpu.engine import CpuBackend
-from nanoeuler.backend.cpu.transposes import Transposes
+from nanoeuler.backend.cpu.runtime import Transposes
 from nanoeuler.backend.records import (
     AdamWConstants,
     AttentionArrays,

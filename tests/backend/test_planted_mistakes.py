@@ -15,8 +15,7 @@ from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.lessons.candidate import Candidate
 from nanoeuler.lessons.trials import TRIALS
 from nanoeuler.lessons.verdict import BANK, MISTAKES, check_gradient, judge
-from nanoeuler.model.checks.cases import CASES
-from nanoeuler.model.checks.model_gradients import check_model
+from nanoeuler.model.checks.model_gradients import CASES, check_model
 from nanoeuler.model.checks.op_gradients import check_ops
 
 CHECKED = {

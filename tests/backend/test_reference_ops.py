@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from nanoeuler.backend import DEVICES, gpu_problem, make_backend, reason
-from nanoeuler.backend.cuda.packing import offsets, views
+from nanoeuler.backend.cuda.scratch import offsets, views
 from nanoeuler.backend.records import (
     AdamWConstants,
     AttentionArrays,

@@ -18,10 +18,10 @@ from nanoeuler.evaluation.formats import duration
 from nanoeuler.evaluation.report.background import licence_verdict
 from nanoeuler.evaluation.report.gather import gather
 from nanoeuler.evaluation.report.page import page
+from nanoeuler.model.companions import is_non_commercial
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import SavedModel, keep_model, save_model
 from nanoeuler.model.flat import initial_parameters
-from nanoeuler.model.licences import is_non_commercial
 from nanoeuler.storage.integrity import seal
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.vocabulary import BYTE_ORDER, build

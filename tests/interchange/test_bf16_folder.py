@@ -6,8 +6,8 @@ import pytest
 from nanoeuler.cli import main
 from nanoeuler.errors import UserError
 from nanoeuler.inference import api
-from nanoeuler.model.bf16 import from_bf16, to_bf16
 from nanoeuler.model.files import WEIGHTS, load_model
+from nanoeuler.model.weights_file import from_bf16, to_bf16
 
 
 @pytest.fixture

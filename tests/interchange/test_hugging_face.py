@@ -16,10 +16,10 @@ from nanoeuler.errors import UserError
 from nanoeuler.interchange.exporting import export
 from nanoeuler.interchange.importing import import_folder
 from nanoeuler.interchange.plain_model import cast
-from nanoeuler.model.bf16 import from_bf16
 from nanoeuler.model.files import load_config, load_model
 from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.transformer import Batch, Transformer
+from nanoeuler.model.weights_file import from_bf16
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.training.parents import read_parent
 

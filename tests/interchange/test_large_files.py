@@ -13,10 +13,9 @@ from nanoeuler.errors import UserError
 from nanoeuler.inference import api
 from nanoeuler.interchange.exporting import export
 from nanoeuler.interchange.importing import find_licence, import_folder
-from nanoeuler.model.bf16 import from_bf16, to_bf16
 from nanoeuler.model.files import load_config, load_model
 from nanoeuler.model.flat import FlatBuffer
-from nanoeuler.model.weights_file import load_parameters
+from nanoeuler.model.weights_file import from_bf16, load_parameters, to_bf16
 
 TERABYTE = 10**12
 

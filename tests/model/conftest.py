@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from nanoeuler.backend.reference import ReferenceBackend
-from nanoeuler.model.checks.cases import TINY
-from nanoeuler.model.checks.model_gradients import random_parameters
+from nanoeuler.model.checks.model_gradients import TINY, random_parameters
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.transformer import Batch, Transformer
 

@@ -8,9 +8,9 @@ import pytest
 
 from nanoeuler.backend.cpu.engine import CpuBackend
 from nanoeuler.backend.reference import ReferenceBackend
+from nanoeuler.model.checks.comparison import Random
 from nanoeuler.model.checks.decoded_layer import PROMPT_SHAPES, QK_NORM_SHAPES, check_decode
 from nanoeuler.model.checks.engine_ops import OP_TOLERANCE
-from nanoeuler.model.checks.op_comparison import Random
 
 QUERY, KEY = 0, 1
 SHAPES = [shape for shape in QK_NORM_SHAPES if shape.dim < 512]

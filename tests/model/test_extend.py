@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from nanoeuler.backend.cpu.engine import CpuBackend
-from nanoeuler.model.checks.cases import TINY
-from nanoeuler.model.checks.model_gradients import random_parameters
+from nanoeuler.model.checks.model_gradients import TINY, random_parameters
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.decoding.appending import extend
 from nanoeuler.model.transformer import Transformer

@@ -7,9 +7,8 @@ import pytest
 
 from nanoeuler.backend.records import AdamWConstants, FlatState, LogitRows, ParameterRun
 from nanoeuler.backend.reference import ReferenceBackend
-from nanoeuler.model.checks.cases import CASES, TINY
 from nanoeuler.model.checks.comparison import compare, complex_step, finite_difference
-from nanoeuler.model.checks.model_gradients import Example, check_all, check_model
+from nanoeuler.model.checks.model_gradients import CASES, TINY, Example, check_all, check_model
 from nanoeuler.model.checks.op_gradients import check_ops
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import FlatBuffer, initial_parameters, model_weights

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 from nanoeuler.errors import UserError
 from nanoeuler.inference.sampling import Sampling
 from nanoeuler.interchange.accepting import accept
-from nanoeuler.model.checks.cases import CASES, TINY
+from nanoeuler.model.checks.model_gradients import CASES, TINY
 from nanoeuler.model.companions import SAMPLING
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import (

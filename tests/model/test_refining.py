@@ -9,10 +9,8 @@ from test_gradients import gradient, random_task
 
 from nanoeuler.cli import main
 from nanoeuler.errors import UserError
-from nanoeuler.model.checks.cases import TINY
-from nanoeuler.model.checks.model_gradients import random_parameters
-from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.depth import check_growth, coarsened, refined
+from nanoeuler.model.checks.model_gradients import TINY, random_parameters
+from nanoeuler.model.config import ModelConfig, check_growth, coarsened, refined
 from nanoeuler.model.files import SavedModel, load_model, save_model
 from nanoeuler.model.flat import FlatBuffer, initial_parameters
 from nanoeuler.model.refining import refine

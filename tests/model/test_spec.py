@@ -8,7 +8,7 @@ import pytest
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.errors import UserError
 from nanoeuler.model.buffers import rows_within, training_pass_bytes
-from nanoeuler.model.checks.cases import CASES, TINY
+from nanoeuler.model.checks.model_gradients import CASES, TINY
 from nanoeuler.model.config import PRESETS, ModelConfig
 from nanoeuler.model.families import family_of
 from nanoeuler.model.flat import initial_parameters
@@ -110,7 +110,7 @@ def test_tensors_start_on_blocks_and_do_not_overlap(config):
 
 def test_members_of_a_packed_product_are_adjacent(config):
     rows = {tensor.name: tensor for tensor in tensor_table(config)}
-    first = family_of(config).EMBEDDING if config.tied else "lm_head.weight"
+    first = family_of(config).embedding if config.tied else "lm_head.weight"
     packs = [[first, *(f"mtp_heads.{head}.weight" for head in range(1, config.mtp_heads))]]
     for layer in range(config.layers if config.family == "llama" else 0):
         packs.append([f"model.layers.{layer}.self_attn.{part}_proj.weight" for part in "qkv"])

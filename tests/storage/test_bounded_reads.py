@@ -11,7 +11,7 @@ from nanoeuler.storage.files import read_bounded, read_lines, read_text
 
 PACKAGE = ROOT / "nanoeuler"
 OURS = {
-    "backend/cuda/source.py": "kernels of the package",
+    "backend/cuda/kernels.py": "kernels of the package",
     "system/compiling.py": "modules of the package, and machine code that this user's Numba wrote",
     "config/rules.py": "modules of the package",
     "system/cores.py": "/proc and control groups",
@@ -24,7 +24,7 @@ OURS = {
     "system/processes.py": "/proc",
     "serving/app.py": "the page of the package",
     "storage/timing.py": "/proc",
-    "training/check_model.py": "modules of the package",
+    "training/check_form.py": "modules of the package",
 }
 """Modules that read files whole which nobody else writes, and what these are."""
 LINES = {

@@ -7,7 +7,7 @@ import pytest
 from nanoeuler.config.settings import Dpo, Sft
 from nanoeuler.corpus.instructions import write_splits
 from nanoeuler.storage.record_folder import read_json_lines
-from nanoeuler.training.amounts import Amount
+from nanoeuler.training.schedule import Amount
 
 
 @pytest.mark.parametrize(

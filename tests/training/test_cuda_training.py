@@ -12,8 +12,7 @@ from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import load_model, save_model
 from nanoeuler.model.flat import FlatBuffer, initial_parameters
 from nanoeuler.tokenizer import Tokenizer
-from nanoeuler.training.check_form import ADAMW
-from nanoeuler.training.check_model import source_rows
+from nanoeuler.training.check_form import ADAMW, source_rows
 from nanoeuler.training.state import TrainingState
 
 pytestmark = pytest.mark.gpu

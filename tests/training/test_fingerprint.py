@@ -10,7 +10,7 @@ from nanoeuler.config import load
 from nanoeuler.config.resolved import write_resolved
 from nanoeuler.config.settings import Pretrain, Sft
 from nanoeuler.config.stages import BY_SECTION
-from nanoeuler.training.fingerprint import fingerprint
+from nanoeuler.training.job import fingerprint
 
 ROOT = Path(__file__).parents[2]
 PRETRAIN = Pretrain(tokens=5000, batch_tokens=500, learning_rate=1e-3)

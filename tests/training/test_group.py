@@ -10,9 +10,9 @@ import pytest
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import FlatBuffer, initial_parameters
-from nanoeuler.training.distributed import shards
+from nanoeuler.training.distributed import parameters
 from nanoeuler.training.distributed.group import ALONE, HostGroup
-from nanoeuler.training.distributed.shards import buckets
+from nanoeuler.training.distributed.parameters import buckets
 from nanoeuler.training.optimizer.adamw import AdamW
 from nanoeuler.training.optimizer.muon import Muon
 from nanoeuler.training.state import TrainingState
@@ -96,7 +96,7 @@ def test_sums_during_the_backward_pass_have_the_bits_of_sums_behind_it(
             return list(pool.map(train, groups(2)))
 
     during = by_two()
-    monkeypatch.setattr(shards, "BUCKETS", 0.5)  # none holds two of the model
+    monkeypatch.setattr(parameters, "BUCKETS", 0.5)  # none holds two of the model
     behind = by_two()
     assert [found[0] for found in (*during, *behind)] == [True, True, False, False]
     assert during[0][1:] == during[1][1:] == behind[0][1:] == behind[1][1:]

@@ -10,20 +10,18 @@ import pytest
 
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.cli import main
-from nanoeuler.model.checks.cases import TINY
-from nanoeuler.model.checks.model_gradients import random_parameters
-from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.depth import refined
+from nanoeuler.model.checks.model_gradients import TINY, random_parameters
+from nanoeuler.model.config import ModelConfig, refined
 from nanoeuler.model.files import load_model, save_model
 from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.refining import LAYER, OUTPUTS, refine
 from nanoeuler.model.spec import tensor_table
 from nanoeuler.tokenizer import Tokenizer
-from nanoeuler.training.growth import refined_tensors
 from nanoeuler.training.optimizer.adamw import AdamW
 from nanoeuler.training.optimizer.muon import Muon
 from nanoeuler.training.state import TrainingState
 from nanoeuler.training.streams import TextStream
+from nanoeuler.training.worker import refined_tensors
 
 ADAMW = AdamW(0.9, 0.95, 1e-12, 0.1, clip_norm=1e9)
 

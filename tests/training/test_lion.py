@@ -12,9 +12,8 @@ from nanoeuler.model.spec import tensor_table
 from nanoeuler.training.check_updates import check_updates
 from nanoeuler.training.checkpoint import Checkpoints
 from nanoeuler.training.optimizer.adamw import AdamW
-from nanoeuler.training.optimizer.choice import optimizer_of
 from nanoeuler.training.optimizer.lion import Lion
-from nanoeuler.training.optimizer.optimizer import state_bytes
+from nanoeuler.training.optimizer.optimizer import optimizer_of, state_bytes
 
 LION = Lion(AdamW(0.9, 0.98, 1e-8, 0.1, 1.0, embedding_rate=3.0))
 

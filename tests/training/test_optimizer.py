@@ -9,8 +9,8 @@ import pytest
 
 from nanoeuler.backend.cpu.engine import CpuBackend
 from nanoeuler.backend.reference import ReferenceBackend
+from nanoeuler.model.families import FAMILIES
 from nanoeuler.model.flat import FlatBuffer, initial_parameters
-from nanoeuler.model.llama import EMBEDDING
 from nanoeuler.model.spec import parameter_count, tensor_table
 from nanoeuler.training.check_updates import check_updates
 from nanoeuler.training.checkpoint import Checkpoints
@@ -20,6 +20,8 @@ from nanoeuler.training.optimizer.optimizer import checkpoint_bytes, state_bytes
 from nanoeuler.training.state import TrainingState
 from nanoeuler.training.streams import TextStream
 from tests.models import TINY
+
+EMBEDDING = FAMILIES["llama"].embedding
 
 UNCLIPPED = AdamW(clip_norm=1e9)
 

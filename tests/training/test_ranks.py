@@ -18,7 +18,7 @@ from nanoeuler.model.flat import FlatBuffer, initial_parameters
 from nanoeuler.model.spec import block_matrices
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.training.distributed import ranks
-from nanoeuler.training.distributed.shards import cuts
+from nanoeuler.training.distributed.parameters import cuts
 from tests.waiting import CEILING, wait_until
 
 TWO, THREE = ("--ranks", "2"), ("--ranks", "3")

@@ -12,7 +12,7 @@ import pytest
 from nanoeuler.model.files import load_model, save_model
 from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.tokenizer import Tokenizer
-from nanoeuler.training.skipping import REWIND_STEPS, SOON, Skipped
+from nanoeuler.training.resuming import REWIND_STEPS, SOON, Skipped
 from tests.waiting import wait_until
 
 

@@ -4,7 +4,7 @@ So products can scale, accumulate and read parts of rows without temporary array
 Intel's processors if the package `mkl` is installed. NumPy's wheels contain OpenBLAS under names of
 their own (64-bit integers, a prefix); other builds export plain CBLAS. Where none is found, as with
 Apple's Accelerate, `numpy.matmul` does the work, with temporary arrays. BLAS is kept at one thread,
-because the engine has threads of its own (thread_pool.py): OpenBLAS's wait by spinning, which
+because the engine has threads of its own (runtime.py): OpenBLAS's wait by spinning, which
 beside any other busy process costs up to 35×.
 
 Compiled code calls sgemm by its address. That takes a microsecond, where ctypes takes eight of the

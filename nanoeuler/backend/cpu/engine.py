@@ -11,16 +11,13 @@ import numpy as np
 from nanoeuler.backend.capabilities import FusingBackend
 from nanoeuler.backend.cpu import (
     attention,
-    cross_entropy,
     decoding,
     elementwise,
     fused_products,
-    optimizer,
+    training,
 )
-from nanoeuler.backend.cpu.alignment import aligned
 from nanoeuler.backend.cpu.blas import Blas
-from nanoeuler.backend.cpu.runtime import CpuRuntime
-from nanoeuler.backend.cpu.thread_pool import ThreadPool
+from nanoeuler.backend.cpu.runtime import CpuRuntime, ThreadPool, aligned
 from nanoeuler.backend.records import (
     AttentionArrays,
     AttentionForm,
@@ -234,22 +231,35 @@ class CpuBackend(ReferenceBackend, FusingBackend):
 
     def rms_norm_backward(self, dout_ND: Array, norm: RmsNorm, into: NormGradients) -> None:
         x_ND, weight_D, _, _, inverse_rms_N = norm
-        dx_ND, dweight_D, _, add_to_dx, accumulate, out_ND = into
-        N, D = x_ND.shape
-        parts = max(1, min(self.threads, x_ND.size // self.least_elements))
-        sums_PD = self.scratch("norm", 2 * parts * D).reshape(-1, D)
-        inputs = dout_ND, x_ND, weight_D, inverse_rms_N, dx_ND, sums_PD, add_to_dx
-        restored = (False, dout_ND) if out_ND is None else (True, out_ND)
+        inputs = dout_ND, x_ND, weight_D, inverse_rms_N
+        self.share_norm(elementwise.rms_norm_backward, inputs, into, [into.dweight_D])
+
+    def share_norm(
+        self,
+        kernel: Callable[..., None],
+        inputs: tuple[Any, ...],
+        into: NormGradients,
+        gradients: Sequence[Array],
+    ) -> None:
+        """The backward pass of a norm on parts of the rows, each with sums of its own for the
+        gradients of weight and bias, and as many rows of scratch memory."""
+        N, D = into.dx_ND.shape
+        parts, rows = max(1, min(self.threads, N * D // self.least_elements)), 2 * len(gradients)
+        sums_PD = self.scratch("norm", rows * parts * D).reshape(-1, D)
+        dout = inputs[0]
+        restored = (False, dout) if into.out_ND is None else (True, into.out_ND)
 
         def work(part: int) -> None:
             first, stop = part * N // parts, (part + 1) * N // parts
-            elementwise.rms_norm_backward(*inputs, *restored, part, first, stop)
+            outputs = into.dx_ND, sums_PD, into.add_to_dx, *restored
+            kernel(*inputs, *outputs, part, first, stop)
 
         self.thread_pool.each(parts, work)
-        if not accumulate:
-            dweight_D[...] = 0
-        for part in range(parts):
-            dweight_D += sums_PD[2 * part]
+        for row, target in enumerate(gradients):
+            if not into.accumulate:
+                target[...] = 0
+            for part in range(parts):
+                target += sums_PD[rows * part + row]
 
     def layer_norm(self, norm: LayerNorm) -> None:
         self.share_rows(norm.x_ND, elementwise.layer_norm, *layer_norm_arguments(norm))
@@ -261,23 +271,8 @@ class CpuBackend(ReferenceBackend, FusingBackend):
         self.share_rows(x_ND, elementwise.add_layer_norm, *arguments)
 
     def layer_norm_backward(self, dout_ND: Array, norm: LayerNorm, into: NormGradients) -> None:
-        dx_ND, dweight_D, dbias_D, add_to_dx, accumulate, out_ND = into
-        N, D = norm.x_ND.shape
-        parts = max(1, min(self.threads, norm.x_ND.size // self.least_elements))
-        sums_PD = self.scratch("norm", 4 * parts * D).reshape(-1, D)
-        inputs = dout_ND, layer_norm_arguments(norm), dx_ND, sums_PD, add_to_dx
-        restored = (False, dout_ND) if out_ND is None else (True, out_ND)
-
-        def work(part: int) -> None:
-            first, stop = part * N // parts, (part + 1) * N // parts
-            elementwise.layer_norm_backward(*inputs, *restored, part, first, stop)
-
-        self.thread_pool.each(parts, work)
-        for target, row in ((dweight_D, 0), (dbias_D, 1)):
-            if not accumulate:
-                target[...] = 0
-            for part in range(parts):
-                target += sums_PD[4 * part + row]
+        inputs, gradients = (dout_ND, layer_norm_arguments(norm)), [into.dweight_D, into.dbias_D]
+        self.share_norm(elementwise.layer_norm_backward, inputs, into, gradients)
 
     # ---- rotary positions
 
@@ -433,26 +428,26 @@ class CpuBackend(ReferenceBackend, FusingBackend):
 
     def cross_entropy(self, rows: LogitRows) -> None:
         logits, targets, logprobs, lse, _ = rows
-        self.share_rows(logits, cross_entropy.cross_entropy, logits, targets, logprobs, lse)
+        self.share_rows(logits, training.cross_entropy, logits, targets, logprobs, lse)
 
     def cross_entropy_backward(self, rows: LogitRows) -> None:
         logits, targets, _, lse, weights = rows
-        self.share_rows(logits, cross_entropy.cross_entropy_backward, logits, targets, weights, lse)
+        self.share_rows(logits, training.cross_entropy_backward, logits, targets, weights, lse)
 
     def cross_entropy_with_gradient(self, rows: LogitRows) -> None:
         logits, targets, logprobs, lse, weights = rows
         arguments = logits, targets, weights, logprobs, lse
-        self.share_rows(logits, cross_entropy.cross_entropy_with_gradient, *arguments)
+        self.share_rows(logits, training.cross_entropy_with_gradient, *arguments)
 
     def add_losses(self, logprobs_NK: Array, weights_NK: Array, losses_2: Array) -> None:
-        cross_entropy.add_losses(logprobs_NK, weights_NK, losses_2)
+        training.add_losses(logprobs_NK, weights_NK, losses_2)
 
     # ---- optimizer
 
     def squares(self, values: Array) -> Array:
-        blocks = -(-len(values) // optimizer.BLOCK)
+        blocks = -(-len(values) // training.BLOCK)
         sums = self.scratch("squares", 2 * blocks).view(np.float64)
-        self.thread_pool.share(blocks, blocks, optimizer.squared_norms, values, sums)
+        self.thread_pool.share(blocks, blocks, training.squared_norms, values, sums)
         return sums.sum(keepdims=True)
 
     def each_matrix(
@@ -470,7 +465,7 @@ class CpuBackend(ReferenceBackend, FusingBackend):
             rule(*(array[first:stop] for array in arrays), *told)
 
         size = len(arrays[0])
-        self.thread_pool.share(size, size // optimizer.BLOCK, work)
+        self.thread_pool.share(size, size // training.BLOCK, work)
 
     def adamw_run(
         self,
@@ -490,7 +485,7 @@ class CpuBackend(ReferenceBackend, FusingBackend):
         correction = 1 / (1 - beta2**step)
         numbers = kept, rate, beta1, beta2, correction, epsilon, gradient_scale
         arrays = parameters, gradients, first_moment, second_moment
-        optimizer.adamw(*arrays, *map(np.float32, numbers))
+        training.adamw(*arrays, *map(np.float32, numbers))
 
 
 def norm_arguments(norm: RmsNorm) -> tuple[Any, ...]:

@@ -1,18 +1,28 @@
-"""How the CPU engine shares a training step: replicas of one thread each, for a small model."""
+"""How the CPU engine shares a training step: its threads, replicas and transposed weights.
 
+Compiled kernels and BLAS release Python's lock, so plain threads run them at the same time. Part i
+always covers the same rows, so results do not depend on which thread is faster.
+"""
+
+import copy
+import math
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
-from nanoeuler.backend.cpu import optimizer
+from nanoeuler.backend.cpu import training
 from nanoeuler.backend.cpu.blas import Blas
-from nanoeuler.backend.cpu.thread_pool import ThreadPool
-from nanoeuler.backend.cpu.transposes import Transposes
 from nanoeuler.backend.records import ModelWeights
 from nanoeuler.backend.runtime import Runtime
+from nanoeuler.system.compiling import compiled
 
 Array = np.ndarray
+
+CACHE_LINE = 64  # bytes
+TILE = 16
+"""Rows and columns transposed at a time: the 2 · 16 cache lines stay in the first-level cache."""
 
 SLICE_TOKENS = 512
 """Tokens that a replica computes at once: their activations mostly stay in the last-level cache."""
@@ -25,6 +35,41 @@ SHORT_SLICE_LOGITS = 1 << 18
 has been used."""
 COPIES_BYTES = 512 * 2**20
 """Most memory for the gradients of all replicas; above it, threads share the work of every op."""
+
+
+class ThreadPool:
+    """`threads` threads, the caller's included."""
+
+    def __init__(self, threads: int):
+        self.threads = threads
+        self.pool = (
+            ThreadPoolExecutor(threads - 1, thread_name_prefix="nanoeuler") if threads > 1 else None
+        )
+
+    def each(self, parts: int, work: Callable[[int], None]) -> None:
+        """Run work(0) … work(parts − 1) together, the first in the caller's thread.
+
+        `parts` may exceed the number of threads. Returns when all are done.
+        """
+        waiting = [self.pool.submit(work, part) for part in range(1, parts)] if self.pool else []
+        work(0)
+        if not self.pool:
+            for part in range(1, parts):
+                work(part)
+        for future in waiting:
+            future.result()
+
+    def share(self, count: int, most: int, work: Callable[..., None], *arguments: Any) -> None:
+        """work(*arguments, first, stop) on contiguous parts of range(count), at most `most`."""
+        parts = 1 if self.threads == 1 else max(1, min(self.threads, most, count))
+        if parts == 1:
+            work(*arguments, 0, count)
+            return
+
+        def work_on(part: int) -> None:
+            work(*arguments, part * count // parts, (part + 1) * count // parts)
+
+        self.each(parts, work_on)
 
 
 class CpuRuntime(Runtime):
@@ -61,9 +106,9 @@ class CpuRuntime(Runtime):
 
         def work(first: int, stop: int) -> None:
             for other in others:
-                optimizer.add(target[first:stop], other[first:stop])
+                training.add(target[first:stop], other[first:stop])
 
-        self.thread_pool.share(len(target), len(target) // optimizer.BLOCK, work)
+        self.thread_pool.share(len(target), len(target) // training.BLOCK, work)
 
     def training_weights(self, weights: ModelWeights) -> ModelWeights:
         """Transposed copies, for a model whose slices are short.
@@ -78,3 +123,68 @@ class CpuRuntime(Runtime):
             self.transposes = Transposes(weights, self.thread_pool)
         self.transposes.refresh()
         return self.transposes.weights
+
+
+@compiled()
+def transpose(source_OI, target_IO, first, stop):
+    """target[:, first:stop] = source[first:stop]ᵀ"""
+    inputs = source_OI.shape[1]
+    for o in range(first, stop, TILE):
+        for i in range(0, inputs, TILE):
+            for column in range(i, min(i + TILE, inputs)):
+                for row in range(o, min(o + TILE, stop)):
+                    target_IO[column, row] = source_OI[row, column]
+
+
+class Transposes:
+    """Weights of a model whose matrices are views (out, in) of memory that holds (in, out).
+
+    For x Wᵀ, BLAS first copies W into an order of its own. OpenBLAS copies one number at a time
+    from a W that is stored by rows, and whole vectors from one that is stored by columns, which
+    makes the product a tenth faster. A training step makes the transposes once and uses them for
+    all its slices.
+    """
+
+    def __init__(self, source: ModelWeights, threads: ThreadPool):
+        """Updates change `source`; `refresh` brings the transposes up to date."""
+        self.source, self.thread_pool = source, threads
+        self.pairs: list[tuple[Array, Array]] = []
+
+        def transposed(weight_OI: Array) -> Array:
+            self.pairs.append(
+                (weight_OI, aligned(np.empty, weight_OI.shape[::-1], weight_OI.dtype))
+            )
+            return self.pairs[-1][1].T
+
+        self.weights = copy.copy(source)
+        self.weights.blocks = [copy.copy(block) for block in source.blocks]
+        for block in self.weights.blocks:
+            for name, array in vars(block).items():
+                if isinstance(array, np.ndarray) and array.ndim == 2:
+                    setattr(block, name, transposed(array))
+        self.weights.heads = transposed(source.heads)
+
+    def refresh(self) -> None:
+        """Transpose the source again; each thread takes some rows of each matrix."""
+
+        def work(part: int) -> None:
+            for source, target in self.pairs:
+                rows = -(-len(source) // (TILE * self.thread_pool.threads)) * TILE
+                first = min(part * rows, len(source))
+                stop = min(first + rows, len(source))
+                transpose(source, target, first, stop)
+
+        self.thread_pool.each(self.thread_pool.threads, work)
+
+
+def aligned(make: Callable[..., Array], shape: tuple[int, ...], dtype: np.dtype) -> Array:
+    """An array that starts at a cache line, so that loading a vector register touches one line.
+
+    `make` (`np.empty` or `np.zeros`) takes its memory. NumPy asks Linux for pages of 2 MiB behind
+    arrays of 4 MiB and more. That is why a pass takes one block of memory for all its arrays: on
+    pages of 4 kB it would wait for the processor's page tables.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    memory = make(size + CACHE_LINE, np.uint8)
+    start = -memory.ctypes.data % CACHE_LINE
+    return memory[start : start + size].view(dtype).reshape(shape)

@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nanoeuler.backend.cuda.chip import WARP
 from nanoeuler.backend.cuda.fp8 import NOT_QUANTIZED, Quantized
-from nanoeuler.backend.cuda.kernels import Argument, Kernels, PreparedLaunch, blocks
-from nanoeuler.backend.cuda.source import Source
+from nanoeuler.backend.cuda.kernels import WARP, Argument, Kernels, PreparedLaunch, Source, blocks
 from nanoeuler.backend.records import AttentionArrays
 
 if TYPE_CHECKING:
@@ -187,24 +185,21 @@ class Attention:
 
     def forward(
         self,
-        query: Array,
-        key: Array,
-        value: Array,
+        heads: AttentionArrays,
         starts: Array,
         offset: Array,
-        out: Array,
         lse: Array,
         copy: Quantized = NOT_QUANTIZED,
     ) -> None:
-        """Write `out` (B, T, H, E) and `lse` (B, H, T) float32.
+        """Write `heads.out` (B, T, H, E) and `lse` (B, H, T) float32.
 
         There may be more keys than offset + T, the free slots of a cache: they are not read.
         `starts` (B, T) int32 never falls along a row. `offset` is (B) int32. Queries whose position
         offset + i is S or more, the padding of short rows, get results that mean nothing. B · H <
-        65,536. `copy` is of `out`.
+        65,536. `copy` is of `heads.out`.
         """
-        B, T = query.shape[:2]
-        arguments = self.forward_arguments(query, key, value, starts, offset, out, lse)
+        B, T = heads.query.shape[:2]
+        arguments = self.forward_arguments(heads, starts, offset, lse)
         if T <= DECODE_QUERIES:
             self.launch("attention_decode", (self.heads, T, B), arguments)
         else:
@@ -212,15 +207,9 @@ class Attention:
             self.launch("attention_forward", self.grid(B, T), (*arguments, *copy), fp8=fp8)
 
     def forward_arguments(
-        self,
-        query: Array,
-        key: Array,
-        value: Array,
-        starts: Array,
-        offset: Array,
-        out: Array,
-        lse: Array,
+        self, heads: AttentionArrays, starts: Array, offset: Array, lse: Array
     ) -> tuple[Argument, ...]:
+        query, key, value, out = heads
         T, S = query.shape[1], key.shape[1]
         inputs = *view(query), *view(key), *view(value), starts, offset
         return *inputs, *view(out), lse, T, S, *self.shape
@@ -232,19 +221,16 @@ class Attention:
 
     def prepare_forward(
         self,
-        query: Array,
-        key: Array,
-        value: Array,
+        heads: AttentionArrays,
         starts: Array,
         offset: Array,
-        out: Array,
         lse: Array,
         kept: PreparedLaunch | None = None,
     ) -> PreparedLaunch:
         """`forward` for keys and values of many layers, early, of more than `DECODE_QUERIES`
         queries: the arguments `CACHE` change. `kept` is one of other queries, to be used again."""
-        arguments = self.forward_arguments(query, key, value, starts, offset, out, lse)
-        kernel, grid = "attention_forward", self.grid(*query.shape[:2])
+        arguments = self.forward_arguments(heads, starts, offset, lse)
+        kernel, grid = "attention_forward", self.grid(*heads.query.shape[:2])
         if kept:
             kept.refill(grid, *arguments, *NOT_QUANTIZED)
             return kept

@@ -1,10 +1,7 @@
 """The ops of the GPT-2 family on a GPU: biases, learned positions, LayerNorm and GELU."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from nanoeuler.backend.cuda.chip import WARP
 from nanoeuler.backend.cuda.fp8 import NOT_QUANTIZED
 from nanoeuler.backend.cuda.kernel_sources import (
     ADDING_WARPS,
@@ -12,18 +9,15 @@ from nanoeuler.backend.cuda.kernel_sources import (
     WIDTH,
     row_warps,
 )
-from nanoeuler.backend.cuda.kernels import blocks
-from nanoeuler.backend.cuda.quantized_ops import QuantizedOps
+from nanoeuler.backend.cuda.kernels import WARP, blocks
+from nanoeuler.backend.cuda.parts import CudaParts
 from nanoeuler.backend.records import Array, EulerStep, LayerNorm, NormGradients
-
-if TYPE_CHECKING:
-    pass
 
 SUM_BLOCKS = 4
 """Blocks of a multiprocessor that add up a bias's gradient."""
 
 
-class BiasedOps(QuantizedOps):
+class BiasedOps(CudaParts):
     """Kernels of layer_norm.cu, gelu.cu and embedding.cu."""
 
     # ---- biases

@@ -14,7 +14,7 @@ from __future__ import annotations
 import ctypes
 import statistics
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import cupy
 import numpy as np
@@ -381,19 +381,13 @@ class CublasLt:
             stride = ctypes.c_int64(biased.up.shape[1])
             self.describe(description, AUXILIARY_STRIDE, stride)
 
-    def describe(
-        self,
-        description: ctypes.c_void_p,
-        attribute: int,
-        value: ctypes.c_int | ctypes.c_int8 | ctypes.c_int64 | ctypes.c_void_p,
-    ) -> None:
-        self.call(
-            "cublasLtMatmulDescSetAttribute",
-            description,
-            attribute,
-            ctypes.byref(value),
-            ctypes.c_size_t(ctypes.sizeof(value)),
-        )
+    def describe(self, description: ctypes.c_void_p, attribute: int, value: Any) -> None:
+        self.set("MatmulDesc", description, attribute, value)
+
+    def set(self, kind: str, target: ctypes.c_void_p, attribute: int, value: Any) -> None:
+        """`value` is one of ctypes' numbers."""
+        size = ctypes.c_size_t(ctypes.sizeof(value))
+        self.call(f"cublasLt{kind}SetAttribute", target, attribute, ctypes.byref(value), size)
 
     def announce(self) -> None:
         if not self.announced:
@@ -417,13 +411,7 @@ class CublasLt:
         if operand.count > 1:
             count, distance = ctypes.c_int32(operand.count), ctypes.c_int64(operand.distance)
             for attribute, value in ((BATCH_COUNT, count), (BATCH_DISTANCE, distance)):
-                self.call(
-                    "cublasLtMatrixLayoutSetAttribute",
-                    layout,
-                    attribute,
-                    ctypes.byref(value),
-                    ctypes.c_size_t(ctypes.sizeof(value)),
-                )
+                self.set("MatrixLayout", layout, attribute, value)
         return layout
 
     def proposals(
@@ -434,19 +422,13 @@ class CublasLt:
     ) -> list[Algorithm]:
         preference = ctypes.c_void_p()
         self.call("cublasLtMatmulPreferenceCreate", ctypes.byref(preference))
-        settings: list[tuple[int, ctypes.c_size_t | ctypes.c_uint32]] = [
+        settings: list[tuple[int, Any]] = [
             (MAX_WORKSPACE, ctypes.c_size_t(WORKSPACE_BYTES)),
             (REDUCTIONS, ctypes.c_uint32(REDUCE_IN_COMPUTE_TYPE)),
         ]
         settings += [(attribute, ctypes.c_uint32(alignment)) for attribute in ALIGNMENTS]
         for attribute, value in settings:
-            self.call(
-                "cublasLtMatmulPreferenceSetAttribute",
-                preference,
-                attribute,
-                ctypes.byref(value),
-                ctypes.c_size_t(ctypes.sizeof(value)),
-            )
+            self.set("MatmulPreference", preference, attribute, value)
         found, count = (Proposal * PROPOSALS)(), ctypes.c_int()
         left, right, result = layouts
         self.call(

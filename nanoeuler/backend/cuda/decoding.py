@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from nanoeuler.backend.capabilities import FusingBackend
-from nanoeuler.backend.cuda.chip import WARP
 from nanoeuler.backend.cuda.decoding_sizes import (
     ATTEND_THREADS,
     FEW_ROWS,
@@ -35,10 +34,9 @@ from nanoeuler.backend.cuda.decoding_sizes import (
     row_pairs,
 )
 from nanoeuler.backend.cuda.kernel_sources import WIDTH
-from nanoeuler.backend.cuda.kernels import Argument, blocks
+from nanoeuler.backend.cuda.kernels import WARP, Argument, Source, blocks
 from nanoeuler.backend.cuda.parts import CudaParts
 from nanoeuler.backend.cuda.prompts import most_tokens
-from nanoeuler.backend.cuda.source import Source
 from nanoeuler.backend.records import (
     Array,
     AttentionForm,

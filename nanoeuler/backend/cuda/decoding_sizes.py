@@ -6,7 +6,16 @@ Plain values, usable without a device: blocks, parts and shared memory.
 import functools
 from dataclasses import dataclass
 
-from nanoeuler.backend.cuda.chip import BLOCK_SHARED, CHIP_BLOCKS, STATIC_SHARED, WARP
+from nanoeuler.backend.cuda.kernels import WARP
+
+STATIC_SHARED = 48 * 1024
+"""Bytes of static shared memory that a block may take."""
+
+BLOCK_SHARED = 227 * 1024
+"""Bytes of shared memory that a block of a chip with clusters may take."""
+
+CHIP_BLOCKS = 132
+"""Blocks that use all multiprocessors of the largest such chip."""
 
 BINS = 4096
 """Bins into which the tokens that may be chosen are sorted first."""
@@ -116,6 +125,11 @@ class DecodingSizes:
     @property
     def widest(self) -> int:
         return max(self.dim, self.width, self.ffn)
+
+    @property
+    def constants(self) -> dict[str, int]:
+        """The sizes as kernels know them."""
+        return {name.upper(): int(value) for name, value in vars(self).items()}
 
     @property
     def heads_together(self) -> int:

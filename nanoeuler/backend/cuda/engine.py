@@ -11,8 +11,6 @@ from cupy import ndarray as Array
 
 from nanoeuler.backend.cuda.attention import HEAD_SIZES, UNIT_OF, Attention
 from nanoeuler.backend.cuda.biased_ops import BiasedOps
-from nanoeuler.backend.cuda.chip import WARP
-from nanoeuler.backend.cuda.choosing_ops import ChoosingOps
 from nanoeuler.backend.cuda.decoding import DecodingOps
 from nanoeuler.backend.cuda.fp8 import NOT_QUANTIZED, Quantized
 from nanoeuler.backend.cuda.kernel_sources import (
@@ -24,8 +22,8 @@ from nanoeuler.backend.cuda.kernel_sources import (
     row_warps,
     spread_shift,
 )
-from nanoeuler.backend.cuda.kernels import blocks, row_stride
-from nanoeuler.backend.cuda.loss_ops import LossOps
+from nanoeuler.backend.cuda.kernels import WARP, blocks, row_stride
+from nanoeuler.backend.cuda.logit_ops import LogitOps
 from nanoeuler.backend.cuda.optimizer_ops import OptimizerOps
 from nanoeuler.backend.records import (
     AttentionArrays,
@@ -46,7 +44,7 @@ from nanoeuler.backend.records import (
 from nanoeuler.errors import UserError
 
 
-class CudaBackend(DecodingOps, ChoosingOps, BiasedOps, LossOps, OptimizerOps):
+class CudaBackend(DecodingOps, LogitOps, BiasedOps, OptimizerOps):
     """CuPy arrays. `precision` is that of products and activations: fp32, tf32, bf16 or fp8.
 
     Sums and statistics are float32 or better. fp8 is bf16 but for most products of training: see
@@ -218,13 +216,12 @@ class CudaBackend(DecodingOps, ChoosingOps, BiasedOps, LossOps, OptimizerOps):
     def attention(
         self, heads: AttentionArrays, starts_BT: Array, offset_B: Array, lse_BHT: Array
     ) -> None:
-        query, key, value, out_BTHE = heads
         copy = NOT_QUANTIZED
         if self.fp8:
-            B, T, H, E = out_BTHE.shape
-            copy = self.copy_of("attention", out_BTHE.reshape(B * T, H * E))
-        inputs = query, key, value, starts_BT, offset_B
-        self.heads(query, key).forward(*inputs, out_BTHE, lse_BHT, copy)
+            B, T, H, E = heads.out.shape
+            copy = self.copy_of("attention", heads.out.reshape(B * T, H * E))
+        attention = self.heads(heads.query, heads.key)
+        attention.forward(heads, starts_BT, offset_B, lse_BHT, copy)
 
     def attention_backward(
         self,

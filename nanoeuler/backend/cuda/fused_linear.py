@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from nanoeuler.backend.cuda.fp8 import NOT_QUANTIZED, Quantized
-from nanoeuler.backend.cuda.kernels import Argument, ByValue, Kernels, blocks, driver
-from nanoeuler.backend.cuda.source import Source
+from nanoeuler.backend.cuda.kernels import Argument, ByValue, Kernels, Source, blocks, driver
 
 if TYPE_CHECKING:
     from cupy import ndarray as Array

@@ -34,7 +34,7 @@ from nanoeuler.backend.cuda.decoding_sizes import (
     prompt_products,
     row_pairs,
 )
-from nanoeuler.backend.cuda.source import Source
+from nanoeuler.backend.cuda.kernels import Source
 
 TYPES = {"float32": "float", "bfloat16": "bfloat16"}
 
@@ -232,24 +232,8 @@ class KernelSources:
     @functools.cache  # noqa: B019 (an engine's own, and few)
     def decode_layer(self, sizes: DecodingSizes, rows: int, tokens: int = 1) -> Source:
         """`rows`: the most that there may be, a power of two; `tokens` of them are a sequence's."""
-        s = sizes
-        return self.source(
-            "decode_layer",
-            MOSTLY_CACHE,
-            DIM=s.dim,
-            FFN=s.ffn,
-            HEADS=s.heads,
-            KV_HEADS=s.kv_heads,
-            HEAD_SIZE=s.head_size,
-            KEY=s.key,
-            VALUE=s.value,
-            UP=s.up,
-            PARTS=parts_of(rows),
-            TOKENS=tokens,
-            QK_NORM=int(s.qk_norm),
-            GPT2=int(s.gpt2),
-            **self.few_rows(rows),
-        )
+        own = {"PARTS": parts_of(rows), "TOKENS": tokens, **self.few_rows(rows)}
+        return self.source("decode_layer", MOSTLY_CACHE, **sizes.constants, **own)
 
     def decode_head(self, dim: int, rows: int, *, gpt2: bool = False) -> Source:
         constants = {"DIM": dim, "GPT2": int(gpt2), **self.few_rows(rows)}
@@ -262,14 +246,11 @@ class KernelSources:
 
     def many_rows_layer(self, sizes: DecodingSizes, rows: int, tokens: int = 1) -> Source:
         """`rows`: the most that there may be, from 8 to 64; `tokens` of them are a sequence's."""
-        s = sizes
-        constants = {"DIM": s.dim, "FFN": s.ffn, "HEADS": s.heads, "KV_HEADS": s.kv_heads}
-        constants |= {"HEAD_SIZE": s.head_size, "KEY": s.key, "VALUE": s.value, "UP": s.up}
-        for name, product in many_rows_products(s, rows).items():
+        constants = sizes.constants | many_rows_attention(sizes, rows).constants
+        for name, product in many_rows_products(sizes, rows).items():
             constants |= product.constants(name)
-        constants |= many_rows_attention(s, rows).constants | {"TOKENS": tokens}
-        constants |= {"QK_NORM": int(s.qk_norm), "GPT2": int(s.gpt2)}
-        return self.many_rows("many_rows_layer", rows, many_rows_carveout(s, rows), **constants)
+        carveout = many_rows_carveout(sizes, rows)
+        return self.many_rows("many_rows_layer", rows, carveout, TOKENS=tokens, **constants)
 
     def many_rows_head(self, dim: int, vocab_size: int, rows: int, *, gpt2: bool = False) -> Source:
         product = many_rows_head(dim, vocab_size, rows, gpt2=gpt2).constants("head")
@@ -278,11 +259,9 @@ class KernelSources:
 
     @functools.cache  # noqa: B019 (an engine's own, and few)
     def prompt_layer(self, sizes: DecodingSizes) -> Source:
-        s = sizes
-        constants = {"DIM": s.dim, "FFN": s.ffn, "HEADS": s.heads, "KV_HEADS": s.kv_heads}
-        constants |= {"HEAD_SIZE": s.head_size, "KEY": s.key, "VALUE": s.value, "UP": s.up}
-        constants |= {"QK_NORM": int(s.qk_norm), "ROWS_IN_REGISTERS": 0}
-        for kernel, product in prompt_products(s).items():
+        constants = sizes.constants | {"ROWS_IN_REGISTERS": 0}
+        del constants["GPT2"]
+        for kernel, product in prompt_products(sizes).items():
             constants |= product.constants(kernel)
         residual = next(pair for pair in self.common if pair[0] == "RESIDUAL")
         every = (residual, ("UNIT", "WGMMA"), *constants.items())

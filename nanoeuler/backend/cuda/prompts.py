@@ -8,13 +8,12 @@ from typing import NamedTuple
 import numpy as np
 
 from nanoeuler.backend.cuda.attention import Attention, prompt_tiles, view
-from nanoeuler.backend.cuda.chip import WARP
 from nanoeuler.backend.cuda.decoding_sizes import PROMPT_BOX, DecodingSizes, prompt_products
 from nanoeuler.backend.cuda.fused_linear import tensor_map, tensor_maps
 from nanoeuler.backend.cuda.kernel_sources import KernelSources
-from nanoeuler.backend.cuda.kernels import Argument, ByValue, Kernels, PreparedLaunch, blocks
+from nanoeuler.backend.cuda.kernels import WARP, Argument, ByValue, Kernels, PreparedLaunch, blocks
 from nanoeuler.backend.cuda.scratch import Scratch
-from nanoeuler.backend.records import Array, DecodeStep
+from nanoeuler.backend.records import Array, AttentionArrays, DecodeStep
 
 SCALING_WARPS = 8
 MOST_TOKENS = 2048
@@ -99,8 +98,8 @@ class Prompts:
 
         def prepare(kernel: str) -> PreparedLaunch:
             if kernel == "attend":
-                arrays = queries, keys, values, starts_BT, lengths_B, attended_BTHE, lse
-                return attention.prepare_forward(*arrays, kept=kept.get(kernel))
+                heads = AttentionArrays(queries, keys, values, attended_BTHE)
+                return attention.prepare_forward(heads, starts_BT, lengths_B, lse, kept.get(kernel))
             product, form = products[kernel], forms[kernel]
             grid = product.columns, blocks(N, form.tokens)
             arguments = *product.changing, *product.others

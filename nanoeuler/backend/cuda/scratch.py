@@ -16,15 +16,17 @@ before whatever takes it next, as the memory pool hands it out in the order of t
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
     from cupy import ndarray as Array
+
 
 Part = tuple[tuple[int, ...], np.dtype | type[np.generic]]
 """Shape and element type."""
@@ -65,3 +67,23 @@ class Scratch:
             yield held
         finally:
             self.recorded = None
+
+
+ALIGNMENT = 16
+"""Bytes: each array starts on a multiple."""
+
+
+def views(flat: Any, parts: Sequence[slice], arrays: Sequence[np.ndarray]) -> list[Any]:
+    """The `parts` of a flat array of bytes, of any library, with the shapes and types of
+    `arrays`."""
+    pairs = zip(parts, arrays, strict=True)
+    return [flat[part].view(array.dtype).reshape(array.shape) for part, array in pairs]
+
+
+def offsets(values: Sequence[np.ndarray]) -> list[slice]:
+    """The bytes of a flat array that `values` take, one after another."""
+    sizes = [-(-value.nbytes // ALIGNMENT) * ALIGNMENT for value in values]
+    starts = [0, *itertools.accumulate(sizes)]
+    return [
+        slice(start, start + value.nbytes) for start, value in zip(starts, values, strict=False)
+    ]

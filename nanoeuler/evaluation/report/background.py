@@ -20,7 +20,7 @@ from nanoeuler.evaluation.formats import (
 )
 from nanoeuler.evaluation.report.gather import Json, Run
 from nanoeuler.evaluation.report.rendering import render
-from nanoeuler.model.licences import is_non_commercial
+from nanoeuler.model.companions import is_non_commercial
 from nanoeuler.tokenizer import Tokenizer
 
 LONGEST_TOKENS = 24

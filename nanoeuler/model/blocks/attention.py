@@ -7,7 +7,6 @@ and v come from one packed product, whose columns are theirs one after another.
 import math
 from dataclasses import dataclass
 
-from nanoeuler.backend.arena import Arena
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import (
     Array,
@@ -17,6 +16,7 @@ from nanoeuler.backend.records import (
     EulerStep,
     HeadNorm,
 )
+from nanoeuler.backend.runtime import Arena
 from nanoeuler.model.blocks.block import Block, BlockPass, Rows
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.tensors import NamedArrays, NamedViews, TensorSpec, packed_rows

@@ -3,19 +3,20 @@
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from nanoeuler.backend.arena import Arena
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import (
     Array,
     BlockForm,
     CacheSlots,
+    EulerStep,
     Norm,
     NormGradients,
     RopeTable,
     Rotation,
 )
+from nanoeuler.backend.runtime import Arena
 from nanoeuler.model.tensors import NamedArrays, NamedViews, TensorSpec
 
 Weights = TypeVar("Weights")
@@ -156,3 +157,26 @@ class Block(ABC, Generic[Weights, Activations]):
             ops.linear_backward_weight(*arrays, accumulate=accumulate)
         else:
             ops.linear_bias_backward(*arrays, dbias, accumulate=accumulate)
+
+
+class Mlp(Block[Weights, Activations]):
+    """x ← x + h · down(hidden), where `inner` makes `hidden` from the normed stream.
+
+    Weights have `down` and maybe `down_bias`, activations have `hidden`.
+    """
+
+    recomputable = True
+
+    @abstractmethod
+    def inner(self, ops: Backend, weights: Weights, saved: Activations, normed: Array) -> None:
+        """From the normed input to `saved.hidden`, and what the backward pass needs beside it."""
+
+    def forward(self, ops: Backend, weights: Any, saved: Any, p: BlockPass) -> None:
+        self.inner(ops, weights, saved, p.norm.out_ND)
+        bias = getattr(weights, "down_bias", None)
+        step = EulerStep(p.norm.x_ND, p.stream.delta, self.form.step_size, p.following, bias)
+        ops.euler_step(saved.hidden, weights.down, step)
+
+    def recompute(self, ops: Backend, weights: Any, saved: Any, norm: Norm) -> None:
+        ops.norm(norm)
+        self.inner(ops, weights, saved, norm.out_ND)

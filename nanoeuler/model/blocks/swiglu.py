@@ -6,17 +6,15 @@ Gate and up come from one packed product. Its gradient takes its place in the ba
 import math
 from dataclasses import dataclass
 
-from nanoeuler.backend.arena import Arena
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import (
     Array,
-    EulerStep,
     GateUp,
-    Norm,
     SwigluForm,
     SwigluWeights,
 )
-from nanoeuler.model.blocks.block import Block, BlockPass
+from nanoeuler.backend.runtime import Arena
+from nanoeuler.model.blocks.block import BlockPass, Mlp
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.tensors import NamedArrays, NamedViews, TensorSpec, packed_rows
 
@@ -29,11 +27,10 @@ class SwigluActivations:
     hidden: Array  # (N, F) silu(gate) · up
 
 
-class Swiglu(Block[SwigluWeights, SwigluActivations]):
+class Swiglu(Mlp[SwigluWeights, SwigluActivations]):
     """The MLP block of one layer."""
 
     form: SwigluForm
-    recomputable = True
 
     def __init__(self, config: ModelConfig, layer: int):
         c = config
@@ -81,24 +78,10 @@ class Swiglu(Block[SwigluWeights, SwigluActivations]):
             hidden=first.hidden if first else arena.empty((N, self.form.ffn), ops.activation),
         )
 
-    def forward(
-        self, ops: Backend, weights: SwigluWeights, saved: SwigluActivations, p: BlockPass
-    ) -> None:
-        self.gate(ops, weights, saved, p.norm.out_ND)
-        step = EulerStep(p.norm.x_ND, p.stream.delta, self.form.step_size, p.following)
-        ops.euler_step(saved.hidden, weights.down, step)
-
-    def gate(
+    def inner(
         self, ops: Backend, weights: SwigluWeights, saved: SwigluActivations, normed: Array
     ) -> None:
-        """From the normed input to `gate_up` and `hidden`."""
         ops.linear_swiglu(normed, weights.gate_up, saved.gate_up, saved.hidden)
-
-    def recompute(
-        self, ops: Backend, weights: SwigluWeights, saved: SwigluActivations, norm: Norm
-    ) -> None:
-        ops.norm(norm)
-        self.gate(ops, weights, saved, norm.out_ND)
 
     def backward(
         self,

@@ -11,8 +11,15 @@ from nanoeuler.backend.capabilities import FusingBackend
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import CacheSlots
 from nanoeuler.model.blocks.block import Rows
-from nanoeuler.model.checks.comparison import NORM_EPSILON, Comparison
-from nanoeuler.model.checks.op_comparison import Arrays, Input, Output, Random, compare_op
+from nanoeuler.model.checks.comparison import (
+    NORM_EPSILON,
+    Arrays,
+    Comparison,
+    Input,
+    Output,
+    Random,
+    compare_op,
+)
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.decoding.appending import decode_step, is_fused, norm_of, run_cached
 from nanoeuler.model.flat import FlatBuffer, model_weights

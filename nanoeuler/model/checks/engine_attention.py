@@ -6,8 +6,7 @@ import numpy as np
 
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import Array, AttentionArrays, RopeTable, Rotation
-from nanoeuler.model.checks.comparison import Comparison
-from nanoeuler.model.checks.op_comparison import Arrays, Input, Output, Random, compare_op
+from nanoeuler.model.checks.comparison import Arrays, Comparison, Input, Output, Random, compare_op
 
 POSITIONS = 512
 

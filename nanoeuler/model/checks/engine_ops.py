@@ -15,12 +15,21 @@ from nanoeuler.backend.records import (
     GateUp,
     LayerNorm,
     LogitRows,
+    Norm,
     NormGradients,
     PreferencePairs,
     RmsNorm,
 )
-from nanoeuler.model.checks.cases import ELEMENTWISE
-from nanoeuler.model.checks.comparison import NORM_EPSILON, Comparison
+from nanoeuler.model.checks.comparison import (
+    ELEMENTWISE,
+    NORM_EPSILON,
+    Arrays,
+    Comparison,
+    Input,
+    Output,
+    Random,
+    compare_op,
+)
 from nanoeuler.model.checks.decoded_layer import check_decoded_layers
 from nanoeuler.model.checks.engine_attention import (
     check_attention,
@@ -28,7 +37,6 @@ from nanoeuler.model.checks.engine_attention import (
     check_linear_rope,
     check_rope,
 )
-from nanoeuler.model.checks.op_comparison import Arrays, Input, Output, Random, compare_op
 from nanoeuler.model.config import round_up
 
 OP_TOLERANCE = {"fp64": 1e-12, "fp32": 1e-6, "tf32": 1.5e-3, "bf16": 8e-3, "fp8": 8e-3}
@@ -50,7 +58,8 @@ def check_device_ops(engine: Backend) -> Iterator[Comparison]:
     yield from each(check_linear, [(1, 8, 24), (37, 128, 344), (300, 768, 1280)])
     tables = [(1, 8, 16), (2500, 128, 40), (700, 768, 512), (900, 64, 50_257)]
     yield from each(check_embedding, tables)
-    yield from each(check_rms_norm, [(1, 8), (37, 256), (301, 768), (1000, 1024), (5, 2048)])
+    rows = [(1, 8), (37, 256), (301, 768), (1000, 1024), (5, 2048)]
+    yield from each(partial(check_norm, "rms_norm"), rows)
     yield from each(check_rope, [(1, 1, 32), (37, 3, 64), (130, 12, 128)])
     many = [(4_133, 200, 6, 2, 32), (4_133, 768, 12, 4, 64), (4_400, 256, 4, 1, 128)]
     # from 4,096 rows on, a GPU fuses them
@@ -63,7 +72,7 @@ def check_device_ops(engine: Backend) -> Iterator[Comparison]:
     fused = [(4_133, 200, 512), (4_400, 768, 2048)] if engine.device else []
     yield from each(check_linear_swiglu, [(37, 128, 344), *fused])
     yield from each(check_cross_entropy, [(1, 16), (37, 50), (130, 4096), (9, 50_257)])
-    yield from each(check_layer_norm, [(1, 8), (37, 256), (301, 768), (1000, 1024), (5, 2048)])
+    yield from each(partial(check_norm, "layer_norm"), rows)
     yield from each(check_linear_gelu, [(1, 8, 24), (37, 128, 344), (300, 768, 1280)])
     yield from each(check_embedding_at, [(1, 8, 16, 3), (2500, 128, 40, 512)])
     for op in ELEMENTWISE:
@@ -124,74 +133,43 @@ def check_embedding(
     yield from compare_op(case, engine, inputs, outputs, embedding, ("dtable",))
 
 
-def check_rms_norm(engine: Backend, random: Random, N: int, D: int) -> Iterator[Comparison]:
-    inputs = {
-        "x": random.residual(N, D),
-        "delta": random.activation(N, D),
-        "weight": random.statistic(D),
-        "dout": random.activation(N, D),
-        "dx": random.activation(N, D),
-        "dweight": random.statistic(D),
-    }
-    outputs: dict[str, Output] = {
-        "sum": ((N, D), "residual"),
-        "out": ((N, D), "activation"),
-        "plain": ((N, D), "activation"),
-        "fresh_dx": ((N, D), "activation"),
-        "inverse": ((N,), "statistic"),
-        "plain_inverse": ((N,), "statistic"),
-        "fresh_dweight": ((D,), "statistic"),
-    }
-
-    def rms_norm(ops: Backend, a: Arrays) -> None:
-        norm = RmsNorm(a.sum, a.weight, NORM_EPSILON, a.out, a.inverse)
-        ops.add_rms_norm(a.x, a.delta, 0.5, norm)
-        plain = norm._replace(x_ND=a.x, out_ND=a.plain, inverse_rms_N=a.plain_inverse)
-        ops.rms_norm(plain)
-        ops.rms_norm_backward(a.dout, plain, NormGradients(a.fresh_dx, a.fresh_dweight))
-        sums = NormGradients(a.dx, a.dweight, None, True, True, a.dout)
-        ops.rms_norm_backward(a.dout, plain, sums)
-
-    case, changed = f"rms_norm {N} × {D}", ("dx", "dweight", "dout")
-    yield from compare_op(case, engine, inputs, outputs, rms_norm, changed)
-
-
-def check_layer_norm(engine: Backend, random: Random, N: int, D: int) -> Iterator[Comparison]:
-    """Rows whose mean is no smaller than what varies around it."""
+def check_norm(op: str, engine: Backend, random: Random, N: int, D: int) -> Iterator[Comparison]:
+    """`rms_norm`; or `layer_norm`, on rows whose mean is no smaller than what varies around it."""
+    biased = op == "layer_norm"
+    vectors = ("weight", "bias") if biased else ("weight",)
     inputs: dict[str, Input] = {
-        "x": (random.normal(N, D) + 1, "residual"),
+        "x": (random.normal(N, D) + biased, "residual"),
         "delta": random.activation(N, D),
-        "step_bias": random.activation(D),
-        "weight": random.statistic(D),
-        "bias": random.statistic(D),
+        **({"step_bias": random.activation(D)} if biased else {}),
+        **{name: random.statistic(D) for name in vectors},
         "dout": random.activation(N, D),
         "dx": random.activation(N, D),
-        "dweight": random.statistic(D),
-        "dbias": random.statistic(D),
+        **{f"d{name}": random.statistic(D) for name in vectors},
     }
     outputs: dict[str, Output] = {
         "sum": ((N, D), "residual"),
-        "out": ((N, D), "activation"),
-        "plain": ((N, D), "activation"),
-        "fresh_dx": ((N, D), "activation"),
-        "inverse": ((N,), "statistic"),
-        "plain_inverse": ((N,), "statistic"),
-        "fresh_dweight": ((D,), "statistic"),
-        "fresh_dbias": ((D,), "statistic"),
+        **{name: ((N, D), "activation") for name in ("out", "plain", "fresh_dx")},
+        **{name: ((N,), "statistic") for name in ("inverse", "plain_inverse")},
+        **{f"fresh_d{name}": ((D,), "statistic") for name in vectors},
     }
 
-    def layer_norm(ops: Backend, a: Arrays) -> None:
-        norm = LayerNorm(a.sum, a.weight, a.bias, NORM_EPSILON, a.out, a.inverse)
-        ops.add_layer_norm(a.x, a.delta, a.step_bias, 0.5, norm)
+    def norms(ops: Backend, a: Arrays) -> None:
+        norm: Norm
+        if biased:
+            norm = LayerNorm(a.sum, a.weight, a.bias, NORM_EPSILON, a.out, a.inverse)
+            ops.add_layer_norm(a.x, a.delta, a.step_bias, 0.5, norm)
+        else:
+            norm = RmsNorm(a.sum, a.weight, NORM_EPSILON, a.out, a.inverse)
+            ops.add_rms_norm(a.x, a.delta, 0.5, norm)
         plain = norm._replace(x_ND=a.x, out_ND=a.plain, inverse_rms_N=a.plain_inverse)
-        ops.layer_norm(plain)
-        fresh = NormGradients(a.fresh_dx, a.fresh_dweight, a.fresh_dbias)
-        ops.layer_norm_backward(a.dout, plain, fresh)
-        sums = NormGradients(a.dx, a.dweight, a.dbias, True, True, a.dout)
-        ops.layer_norm_backward(a.dout, plain, sums)
+        ops.norm(plain)
+        fresh = NormGradients(a.fresh_dx, a.fresh_dweight, getattr(a, "fresh_dbias", None))
+        ops.norm_backward(a.dout, plain, fresh)
+        sums = NormGradients(a.dx, a.dweight, getattr(a, "dbias", None), True, True, a.dout)
+        ops.norm_backward(a.dout, plain, sums)
 
-    case, changed = f"layer_norm {N} × {D}", ("dx", "dweight", "dbias", "dout")
-    yield from compare_op(case, engine, inputs, outputs, layer_norm, changed)
+    changed = ("dx", *(f"d{name}" for name in vectors), "dout")
+    yield from compare_op(f"{op} {N} × {D}", engine, inputs, outputs, norms, changed)
 
 
 def check_linear_gelu(

@@ -20,8 +20,7 @@ from nanoeuler.backend.records import (
     RmsNorm,
 )
 from nanoeuler.backend.reference import ReferenceBackend
-from nanoeuler.model.checks.cases import ELEMENTWISE
-from nanoeuler.model.checks.comparison import Comparison, compare, finite_difference
+from nanoeuler.model.checks.comparison import ELEMENTWISE, Comparison, compare, finite_difference
 
 N, D, F, V = 5, 6, 7, 9
 """Tokens, dim, ffn and vocabulary."""
@@ -33,7 +32,7 @@ def check_ops(backend: Backend | None = None) -> Iterator[Comparison]:
     random = np.random.default_rng(1)
     yield from check_linear(ops, random)
     yield from check_embedding(ops, random)
-    yield from check_add_rms_norm(ops, random)
+    yield from check_add_norm("add_rms_norm", ops, random)
     yield from check_rope(ops, random)
     yield from check_attention(ops, random)
     yield from check_swiglu(ops, random)
@@ -41,7 +40,7 @@ def check_ops(backend: Backend | None = None) -> Iterator[Comparison]:
     yield from check_preference(ops, random)
     yield from check_bias(ops, random)
     yield from check_embedding_at(ops, random)
-    yield from check_add_layer_norm(ops, random)
+    yield from check_add_norm("add_layer_norm", ops, random)
     for op in ELEMENTWISE:
         yield from check_elementwise(op, ops, random)
 
@@ -91,25 +90,30 @@ def check_embedding(ops: Backend, random: Generator) -> Iterator[Comparison]:
     yield from check_derivatives("embedding", loss, {"table": (table, dtable)})
 
 
-def check_add_rms_norm(ops: Backend, random: Generator) -> Iterator[Comparison]:
+def check_add_norm(op: str, ops: Backend, random: Generator) -> Iterator[Comparison]:
     """The Euler step with the norm behind it. The sum is used as well, as in a residual stream."""
-    x = random.standard_normal((N, D))
-    delta = random.standard_normal((N, D))
-    weight = random.standard_normal(D)
-    dout = random.standard_normal((N, D))
-    dsum = random.standard_normal((N, D))
-    total, out, inverse_rms = np.empty((N, D)), np.empty((N, D)), np.empty(N)
-    norm, step_size = RmsNorm(total, weight, 1e-5, out, inverse_rms), 0.7
+    x, delta, dout, dsum = random.standard_normal((4, N, D))
+    step_bias, weight, bias = random.standard_normal((3, D))
+    (total, out), inverse_rms, h = np.empty((2, N, D)), np.empty(N), 0.7
+    biased = op == "add_layer_norm"
+    layer_norm = LayerNorm(total, weight, bias, 1e-5, out, inverse_rms)
+    rms_norm = RmsNorm(total, weight, 1e-5, out, inverse_rms)
 
     def loss() -> float:
-        ops.add_rms_norm(x, delta, step_size, norm)
+        if biased:
+            ops.add_layer_norm(x, delta, step_bias, h, layer_norm)
+        else:
+            ops.add_rms_norm(x, delta, h, rms_norm)
         return float((out * dout).sum() + (total * dsum).sum())
 
     loss()
-    dx, dweight = dsum.copy(), np.empty(D)
-    ops.rms_norm_backward(dout, norm, NormGradients(dx, dweight, add_to_dx=True))
-    tensors = {"x": (x, dx), "delta": (delta, step_size * dx), "weight": (weight, dweight)}
-    yield from check_derivatives("add_rms_norm", loss, tensors)
+    dx, (dweight, dbias) = dsum.copy(), np.empty((2, D))
+    into = NormGradients(dx, dweight, dbias, add_to_dx=True)
+    ops.norm_backward(dout, layer_norm if biased else rms_norm, into)
+    tensors = {"x": (x, dx), "delta": (delta, h * dx), "weight": (weight, dweight)}
+    if biased:
+        tensors |= {"step's bias": (step_bias, h * dx.sum(axis=0)), "bias": (bias, dbias)}
+    yield from check_derivatives(op, loss, tensors)
 
 
 def check_rope(ops: Backend, random: Generator) -> Iterator[Comparison]:
@@ -233,31 +237,6 @@ def check_embedding_at(ops: Backend, random: Generator) -> Iterator[Comparison]:
 
     tensors = {"table": (table, dtable), "positions": (position_table, dposition_table)}
     yield from check_derivatives("embedding_at", loss, tensors)
-
-
-def check_add_layer_norm(ops: Backend, random: Generator) -> Iterator[Comparison]:
-    """The Euler step with a LayerNorm behind it. The sum is used as well."""
-    x, delta, dout, dsum = random.standard_normal((4, N, D))
-    step_bias, weight, bias = random.standard_normal((3, D))
-    (total, out), inverse_rms = np.empty((2, N, D)), np.empty(N)
-    norm = LayerNorm(total, weight, bias, 1e-5, out, inverse_rms)
-    h = 0.7
-
-    def loss() -> float:
-        ops.add_layer_norm(x, delta, step_bias, h, norm)
-        return float((out * dout).sum() + (total * dsum).sum())
-
-    loss()
-    dx, (dweight, dbias) = dsum.copy(), np.empty((2, D))
-    ops.layer_norm_backward(dout, norm, NormGradients(dx, dweight, dbias, add_to_dx=True))
-    tensors = {
-        "x": (x, dx),
-        "delta": (delta, h * dx),
-        "step's bias": (step_bias, h * dx.sum(axis=0)),
-        "weight": (weight, dweight),
-        "bias": (bias, dbias),
-    }
-    yield from check_derivatives("add_layer_norm", loss, tensors)
 
 
 def check_elementwise(op: str, ops: Backend, random: Generator) -> Iterator[Comparison]:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from nanoeuler.backend.records import Array
-from nanoeuler.model.bf16 import from_bf16, to_bf16
+from nanoeuler.model.weights_file import from_bf16, to_bf16
 
 Value = TypeVar("Value")
 

@@ -1,15 +1,83 @@
 """A model's parameters as the ranks of a group hold them and send them to each other."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import Array
-from nanoeuler.model.config import ModelConfig
+from nanoeuler.errors import UserError
+from nanoeuler.model.config import ModelConfig, round_up
+from nanoeuler.model.families import family_of, make_blocks
+from nanoeuler.model.spec import block_matrices, storage_elements, tensor_table
+from nanoeuler.model.tensors import ALIGNMENT, Tensor
 from nanoeuler.training.distributed.group import Group, nothing_to_wait_for
-from nanoeuler.training.distributed.shards import Buckets, buckets, cuts
-from nanoeuler.training.distributed.vectors import Vectors
+
+
+def cuts(config: ModelConfig, ranks: int) -> list[int]:
+    """Offsets of the ranks' parts and the end: `ranks` + 1, in elements.
+
+    The parts are about as long as each other. No matrix of a block is cut, since Muon needs it
+    whole. Raises `UserError` where a rank would have none.
+    """
+    total, matrices = storage_elements(tensor_table(config)), block_matrices(config)
+    found = [
+        beside(matrices, total * rank // ranks // ALIGNMENT * ALIGNMENT) for rank in range(ranks)
+    ] + [total]
+    if len(set(found)) <= ranks:
+        raise UserError(
+            f"a model of {total:,} parameters cannot be shared by {ranks} ranks; take fewer"
+        )
+    return found
+
+
+BUCKETS = 8
+"""About as many sums of gradients are made during a backward pass: more of them would take longer
+to launch, and with fewer more is left for its end."""
+
+
+class Buckets(NamedTuple):
+    """Which gradients are complete when, in a backward pass: slices of the flat buffer."""
+
+    early: dict[int, list[slice]]  # by the block that the pass has just come through
+    late: list[slice]  # at its end
+
+
+def buckets(config: ModelConfig) -> Buckets:
+    """The flat buffer cut by the order in which a backward pass completes gradients: heads and
+    final norm, the blocks from the last to the first, the embeddings."""
+    table = tensor_table(config)
+    offsets = {tensor.name: tensor.offset for tensor in table}
+    blocks = [offsets[block.tensors()[0].name] for block in make_blocks(config)]
+    total = storage_elements(table)
+    pending: list[slice] = []
+    late: list[slice] = []
+    stop = total
+    if config.tied:  # the embedding is the first head, and gets its last gradient at the end
+        embedding = next(each for each in table if each.name == family_of(config).embedding)
+        behind = round_up(embedding.stop, ALIGNMENT)
+        pending, late = [slice(behind, total)], [slice(embedding.offset, behind)]
+        stop = embedding.offset
+    early: dict[int, list[slice]] = {}
+    for block, start in reversed(list(enumerate(blocks))):
+        complete = [slice(start, stop), *pending]
+        if sum(part.stop - part.start for part in complete) >= total / BUCKETS:
+            early[block] = complete
+            pending, stop = [], start
+    late = [slice(0, stop), *pending, *late]
+    return Buckets(early, [part for part in late if part.start < part.stop])
+
+
+def beside(matrices: Iterable[Tensor], offset: int) -> int:
+    """The nearest offset to `offset` that lies in no matrix."""
+    for matrix in matrices:
+        if matrix.offset < offset < matrix.stop:
+            return min(
+                matrix.offset, round_up(matrix.stop, ALIGNMENT), key=lambda end: abs(end - offset)
+            )
+    return offset
+
 
 BEFORE_ALL = -1
 """In place of a block's number: what is read before the first one, or lies in no block."""
@@ -126,3 +194,47 @@ class SharedParameters:
             self.group.gather(whole, self.cuts)
         host = self.backend.to_host(whole)
         return host if self.backend.device else host.copy()
+
+
+class Vectors:
+    """The weights and biases of norms, few as they are, of all ranks' parts.
+
+    `vectors[name]` is a view of one.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        backend: Backend,
+        cuts: Sequence[int],
+        rank: int,
+        parameters: Array,
+    ):
+        """`parameters`: the flat buffer of all of them, float32, of which `rank` updates a part."""
+        tensors = [tensor for tensor in tensor_table(config) if len(tensor.shape) == 1]
+        offsets_V = np.concatenate([np.arange(each.offset, each.stop) for each in tensors])
+        self.cuts = np.searchsorted(offsets_V, cuts).tolist()
+        self.own = slice(self.cuts[rank], self.cuts[rank + 1])
+        self.offsets_V = backend.from_host(offsets_V)
+        self.offsets_in_part = backend.from_host(offsets_V[self.own] - cuts[rank])
+        self.values_V = parameters[self.offsets_V]
+        firsts = np.searchsorted(offsets_V, [each.offset for each in tensors]).tolist()
+        self.views = {
+            tensor.name: self.values_V[first : first + tensor.shape[0]]
+            for tensor, first in zip(tensors, firsts, strict=True)
+        }
+
+    def __getitem__(self, name: str) -> Array:
+        return self.views[name]
+
+    def load(self, parameters: Array) -> None:
+        """Take over those of all parameters."""
+        self.values_V[...] = parameters[self.offsets_V]
+
+    def update(self, part: Array) -> None:
+        """Take over those in the rank's own part of the parameters."""
+        part.take(self.offsets_in_part, out=self.values_V[self.own])
+
+    def begin_gather(self, group: Group) -> Callable[[], None]:
+        """See `Group.begin_gather`."""
+        return group.begin_gather(self.values_V, self.cuts, [slice(0, len(self.values_V))])

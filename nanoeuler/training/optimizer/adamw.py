@@ -13,7 +13,6 @@ from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.families import family_of
 from nanoeuler.model.spec import tensor_table
 from nanoeuler.model.tensors import Tensor
-from nanoeuler.training.optimizer.optimizer import mean
 
 
 @dataclass(frozen=True)
@@ -43,34 +42,49 @@ class AdamW:
         second = mean(self.beta2, [values**2 for values in gradients]) / (1 - self.beta2**steps)
         return first / (np.sqrt(second) + self.epsilon)
 
-    def make(self, config: ModelConfig, ops: Backend, part: slice) -> "AdamWOptimizer":
-        return AdamWOptimizer(self, config, ops, part)
+    @property
+    def constants(self) -> AdamWConstants:
+        return AdamWConstants(self.beta1, self.beta2, self.epsilon, self.weight_decay)
+
+    def make(self, config: ModelConfig, ops: Backend, part: slice) -> "Elementwise":
+        constants, names = self.constants, self.tensor_powers
+        return Elementwise("adamw", constants, names, self.runs(config), ops, part)
+
+    def runs(self, config: ModelConfig, left_out: Collection[str] = ()) -> list[ParameterRun]:
+        """The parameters that are trained, but the tensors `left_out`."""
+        return parameter_runs(config, self.embedding_rate, left_out)
 
 
-class AdamWOptimizer:
-    """Both moments of every parameter. Matrices decay, norms don't."""
+class Elementwise:
+    """Moves every element by itself, by a rule of the op `move`, with tensors of these names."""
 
-    def __init__(self, settings: AdamW, config: ModelConfig, ops: Backend, part: slice):
-        self.ops = ops
-        self.constants = AdamWConstants(
-            settings.beta1, settings.beta2, settings.epsilon, settings.weight_decay
-        )
-        self.runs = cut(parameter_runs(config, settings.embedding_rate), part)
-        self.tensors: dict[str, Array] = {
-            name: ops.zeros((part.stop - part.start,)) for name in settings.tensor_powers
-        }
+    def __init__(
+        self,
+        rule: str,
+        constants: Sequence[float],
+        names: Iterable[str],
+        runs: Iterable[ParameterRun],
+        ops: Backend,
+        part: slice,
+    ):
+        self.rule, self.constants, self.runs, self.ops = rule, constants, cut(runs, part), ops
+        size = part.stop - part.start
+        self.tensors: dict[str, Array] = {name: ops.zeros((size,)) for name in names}
 
     def update(self, flat: FlatState, scalars: Array) -> None:
-        first, second = self.tensors.values()
-        self.ops.move("adamw", flat, (first, second), self.runs, self.constants, scalars)
+        tensors = tuple(self.tensors.values())
+        self.ops.move(self.rule, flat, tensors, self.runs, self.constants, scalars)
 
 
 def parameter_runs(
     config: ModelConfig, embedding_rate: float = 1.0, left_out: Collection[str] = ()
 ) -> list[ParameterRun]:
-    """The flat buffer as runs of tensors that AdamW moves alike, but those `left_out`."""
+    """The flat buffer as runs of tensors that are moved alike, but those `left_out`.
 
-    embedding = family_of(config).EMBEDDING
+    Matrices decay, norms don't.
+    """
+
+    embedding = family_of(config).embedding
 
     def treatment(tensor: Tensor) -> tuple[bool, float] | None:
         if tensor.name in left_out:
@@ -93,3 +107,9 @@ def cut(runs: Iterable[ParameterRun], part: slice) -> list[ParameterRun]:
         if start < stop:
             found.append(run._replace(part=slice(start - part.start, stop - part.start)))
     return found
+
+
+def mean(decay: float, values: Sequence[np.ndarray]) -> np.ndarray:
+    """(1 − decay) Σ decayᵀ⁻ᵗ valuesₜ, what a moment that begins with zero has become."""
+    weights = [(1 - decay) * decay**age for age in reversed(range(len(values)))]
+    return np.einsum("t,t...->...", weights, np.array(values))

@@ -11,10 +11,8 @@ from typing import ClassVar
 import numpy as np
 
 from nanoeuler.backend.ops import Backend
-from nanoeuler.backend.records import Array, FlatState
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.training.optimizer.adamw import AdamW, cut, parameter_runs
-from nanoeuler.training.optimizer.optimizer import mean
+from nanoeuler.training.optimizer.adamw import AdamW, Elementwise, mean
 
 
 @dataclass(frozen=True)
@@ -31,19 +29,7 @@ class Lion:
         momentum = mean(self.adamw.beta2, earlier) if earlier else 0 * last
         return np.sign(self.adamw.beta1 * momentum + (1 - self.adamw.beta1) * last)
 
-    def make(self, config: ModelConfig, ops: Backend, part: slice) -> "LionOptimizer":
-        return LionOptimizer(self, config, ops, part)
-
-
-class LionOptimizer:
-    """The momentum of every parameter. Matrices decay, norms don't."""
-
-    def __init__(self, settings: Lion, config: ModelConfig, ops: Backend, part: slice):
-        a, self.ops = settings.adamw, ops
-        self.constants = a.beta1, a.beta2, a.weight_decay
-        self.runs = cut(parameter_runs(config, a.embedding_rate), part)
-        self.tensors: dict[str, Array] = {"momentum": ops.zeros((part.stop - part.start,))}
-
-    def update(self, flat: FlatState, scalars: Array) -> None:
-        momentum = self.tensors["momentum"]
-        self.ops.move("lion", flat, (momentum,), self.runs, self.constants, scalars)
+    def make(self, config: ModelConfig, ops: Backend, part: slice) -> Elementwise:
+        a = self.adamw
+        constants = a.beta1, a.beta2, a.weight_decay
+        return Elementwise("lion", constants, self.tensor_powers, a.runs(config), ops, part)

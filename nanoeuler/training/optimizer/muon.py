@@ -18,8 +18,7 @@ from nanoeuler.backend.records import Array, FlatState, MatrixGroup, MuonConstan
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.spec import block_matrices
 from nanoeuler.model.tensors import Tensor
-from nanoeuler.training.optimizer.adamw import AdamW, AdamWOptimizer, cut, parameter_runs
-from nanoeuler.training.optimizer.optimizer import mean
+from nanoeuler.training.optimizer.adamw import AdamW, Elementwise, mean
 
 POLYNOMIALS = (
     (8.205160, -22.901935, 16.460725),
@@ -71,18 +70,16 @@ class Muon:
         return MuonOptimizer(self, config, ops, part)
 
 
-class MuonOptimizer(AdamWOptimizer):
+class MuonOptimizer(Elementwise):
     """The first moment is Muon's momentum where Muon moves a matrix; there is no second there."""
 
     def __init__(self, settings: Muon, config: ModelConfig, ops: Backend, part: slice):
-        super().__init__(settings.adamw, config, ops, part)
-        matrices = block_matrices(config)
-        others = {matrix.name for matrix in matrices}
-        runs = parameter_runs(config, settings.adamw.embedding_rate, left_out=others)
-        self.runs = cut(runs, part)
+        adamw, matrices = settings.adamw, block_matrices(config)
+        moved = {matrix.name for matrix in matrices}
+        runs = adamw.runs(config, left_out=moved)
+        super().__init__("adamw", adamw.constants, settings.tensor_powers, runs, ops, part)
         self.groups = matrix_groups(matrices, part)
-        decay = settings.adamw.weight_decay
-        self.muon_constants = MuonConstants(settings.momentum, decay, POLYNOMIALS)
+        self.muon_constants = MuonConstants(settings.momentum, adamw.weight_decay, POLYNOMIALS)
 
     def update(self, flat: FlatState, scalars: Array) -> None:
         super().update(flat, scalars)

@@ -7,8 +7,12 @@ import numpy as np
 
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import Array, FlatState
+from nanoeuler.config.settings import Training
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.spec import storage_elements, tensor_table
+from nanoeuler.training.optimizer.adamw import AdamW
+from nanoeuler.training.optimizer.lion import Lion
+from nanoeuler.training.optimizer.muon import Muon
 
 
 class Optimizer(Protocol):
@@ -26,22 +30,6 @@ class Optimizer(Protocol):
         """
 
 
-class CommonConstants(Protocol):
-    """Constants of every optimizer: see `AdamW`."""
-
-    @property
-    def epsilon(self) -> float: ...
-
-    @property
-    def weight_decay(self) -> float: ...
-
-    @property
-    def clip_norm(self) -> float: ...
-
-    @property
-    def embedding_rate(self) -> float: ...
-
-
 class OptimizerSettings(Protocol):
     """An optimizer's constants, from which one is made for a model."""
 
@@ -54,7 +42,7 @@ class OptimizerSettings(Protocol):
     0.1, at most: see `check_updates.py`."""
 
     @property
-    def adamw(self) -> CommonConstants:
+    def adamw(self) -> AdamW:
         """Those that it shares with AdamW."""
 
     def expected(self, gradients: Sequence[np.ndarray], matrices: int) -> np.ndarray:
@@ -68,12 +56,6 @@ class OptimizerSettings(Protocol):
         """A fresh optimizer of a part of the flat buffers, which cuts no matrix of a block."""
 
 
-def mean(decay: float, values: Sequence[np.ndarray]) -> np.ndarray:
-    """(1 − decay) Σ decayᵀ⁻ᵗ valuesₜ, what a moment that begins with zero has become."""
-    weights = [(1 - decay) * decay**age for age in reversed(range(len(values)))]
-    return np.einsum("t,t...->...", weights, np.array(values))
-
-
 def state_bytes(config: ModelConfig, settings: type[OptimizerSettings]) -> int:
     """Bytes of parameters, gradients and the optimizer's tensors, all in float32."""
     return 4 * (2 + len(settings.tensor_powers)) * storage_elements(tensor_table(config))
@@ -82,3 +64,11 @@ def state_bytes(config: ModelConfig, settings: type[OptimizerSettings]) -> int:
 def checkpoint_bytes(parameters: int, settings: type[OptimizerSettings]) -> int:
     """Bytes of a checkpoint of that many parameters, with the optimizer's tensors."""
     return 4 * (1 + len(settings.tensor_powers)) * parameters
+
+
+def optimizer_of(settings: Training) -> OptimizerSettings:
+    s = settings
+    adamw = AdamW(s.beta1, s.beta2, s.epsilon, s.weight_decay, s.clip_norm, s.embedding_rate)
+    if s.optimizer == "muon":
+        return Muon(s.muon_momentum, adamw)
+    return Lion(adamw) if s.optimizer == "lion" else adamw

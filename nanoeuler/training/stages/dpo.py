@@ -33,13 +33,12 @@ from nanoeuler.storage.folders import atomic_folder
 from nanoeuler.storage.integrity import Origin, check_file, check_seal, seal
 from nanoeuler.storage.record_folder import RecordFolder
 from nanoeuler.tokenizer import Tokenizer
-from nanoeuler.training.amounts import Amount
 from nanoeuler.training.distributed.group import ALONE, Group
 from nanoeuler.training.job import Job
 from nanoeuler.training.objectives import PreferenceLoss
 from nanoeuler.training.pairs import PairFit, PairStream, TokenPair, encode_pairs, reply_sums
 from nanoeuler.training.parents import check_tokenizer, read_parent
-from nanoeuler.training.schedule import Schedule
+from nanoeuler.training.schedule import Amount, Schedule
 from nanoeuler.training.scoring import all_logprobs
 from nanoeuler.training.stages.inputs import Inputs
 from nanoeuler.training.streams import steps_in

@@ -21,12 +21,11 @@ from nanoeuler.model.likelihood import Share, in_order
 from nanoeuler.model.transformer import Transformer
 from nanoeuler.storage.record_folder import RecordFolder
 from nanoeuler.tokenizer import Tokenizer
-from nanoeuler.training.amounts import Amount
 from nanoeuler.training.distributed.group import ALONE, Group
 from nanoeuler.training.job import Job
 from nanoeuler.training.parents import check_tokenizer, read_parent
 from nanoeuler.training.records import Fit, RecordStream, encode_records
-from nanoeuler.training.schedule import Schedule
+from nanoeuler.training.schedule import Amount, Schedule
 from nanoeuler.training.scoring import all_logprobs
 from nanoeuler.training.stages.inputs import Inputs
 from nanoeuler.training.streams import steps_in

@@ -14,7 +14,7 @@ from nanoeuler.backend.cuda.attention import (
     source,
     tiles_for,
 )
-from nanoeuler.backend.cuda.chip import BLOCK_SHARED
+from nanoeuler.backend.cuda.decoding_sizes import BLOCK_SHARED
 from nanoeuler.backend.cuda.device import capability
 from nanoeuler.backend.cuda.kernels import Kernels
 from nanoeuler.backend.records import AttentionArrays
@@ -142,9 +142,7 @@ class Case:
         )
 
     def forward(self):
-        self.attention.forward(
-            *self.inputs, self.starts, self.offset, self.device_out, self.device_lse
-        )
+        self.attention.forward(self.saved, self.starts, self.offset, self.device_lse)
 
     def backward(self):
         self.attention.backward(
@@ -224,15 +222,10 @@ def test_new_tokens_behind_a_cache_agree_with_the_reference_and_free_places_are_
     device_cache = cupy.asarray(cache)
     device_out = cupy.full(out.shape, np.nan, query.dtype)
     device_lse = cupy.full(lse.shape, np.nan, np.float32)
-    arguments = (
-        cupy.asarray(query),
-        device_cache[:, :, :kv_heads],
-        device_cache[:, :, kv_heads:],
-        cupy.asarray(starts),
-        cupy.asarray(offset),
-    )
+    arrays = cupy.asarray(query), device_cache[:, :, :kv_heads], device_cache[:, :, kv_heads:]
+    heads, rows = AttentionArrays(*arrays, device_out), map(cupy.asarray, (starts, offset))
     cupy.cuda.Device().synchronize()
-    attention.forward(*arguments, device_out, device_lse)
+    attention.forward(heads, *rows, device_lse)
     kernels.stream.synchronize()
     assert relative_error(device_out.get(), out) < BOUNDS[form]
     assert relative_error(device_lse.get(), lse) < BOUNDS[form]
@@ -257,15 +250,10 @@ def test_the_padding_of_short_rows_does_not_read_beyond_the_cache(kernels, rando
     device_cache = cupy.asarray(cache)[:, :places]
     device_out = cupy.empty(out.shape, query.dtype)
     device_lse = cupy.empty(lse.shape, np.float32)
-    arguments = (
-        cupy.asarray(query),
-        device_cache[:, :, :2],
-        device_cache[:, :, 2:],
-        cupy.asarray(starts),
-        cupy.asarray(offset),
-    )
+    arrays = cupy.asarray(query), device_cache[:, :, :2], device_cache[:, :, 2:]
+    heads, rows = AttentionArrays(*arrays, device_out), map(cupy.asarray, (starts, offset))
     cupy.cuda.Device().synchronize()
-    attention.forward(*arguments, device_out, device_lse)
+    attention.forward(heads, *rows, device_lse)
     kernels.stream.synchronize()
     found = device_out.get().astype(np.float64)
     assert np.isfinite(found).all()

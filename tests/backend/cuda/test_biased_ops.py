@@ -6,6 +6,7 @@ from test_kernel_sources import ARCHITECTURES, TYPES, compile_source, resources
 
 from nanoeuler.backend.cuda.kernel_sources import KernelSources
 from nanoeuler.backend.reference import ReferenceBackend
+from nanoeuler.model.checks.comparison import Random
 from nanoeuler.model.checks.decoded_layer import (
     CACHES,
     GPT2_SHAPES,
@@ -16,18 +17,17 @@ from nanoeuler.model.checks.decoded_layer import (
 from nanoeuler.model.checks.engine_ops import (
     OP_TOLERANCE,
     check_embedding_at,
-    check_layer_norm,
     check_linear_gelu,
+    check_norm,
 )
-from nanoeuler.model.checks.op_comparison import Random
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.decoding.appending import extend
 from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.transformer import Transformer
-from nanoeuler.training.check_form import check_form
-from nanoeuler.training.check_model import (
+from nanoeuler.training.check_form import (
     PRESET_TOLERANCE,
     check_device_model,
+    check_form,
     check_reading,
     source_rows,
 )
@@ -62,7 +62,7 @@ def engine(*arguments):
 def test_its_ops_compute_what_the_specification_says(precision, residual):
     ops, random, rows = engine(precision, residual), Random(3), []
     for size in [(1, 8), (37, 256), (301, 768), (1000, 1024), (5, 2048), (70, 1600)]:
-        rows += check_layer_norm(ops, random, *size)
+        rows += check_norm("layer_norm", ops, random, *size)
     for size in [(1, 8, 24), (37, 128, 344), (700, 768, 3072), (4_133, 200, 512)]:
         rows += check_linear_gelu(ops, random, *size)
     for size in [(1, 8, 16, 3), (2500, 128, 40, 512)]:

@@ -8,7 +8,7 @@ import pytest
 from nanoeuler.model.checks.engine_ops import OP_TOLERANCE, check_device_ops
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import initial_parameters
-from nanoeuler.training.check_model import PRESET_TOLERANCE, check_device_model, source_rows
+from nanoeuler.training.check_form import PRESET_TOLERANCE, check_device_model, source_rows
 from nanoeuler.training.optimizer.adamw import AdamW
 from nanoeuler.training.state import TrainingState
 

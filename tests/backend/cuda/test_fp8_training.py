@@ -8,8 +8,13 @@ import pytest
 
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import FlatBuffer, initial_parameters
-from nanoeuler.training.check_form import ADAMW, check_form, small_form, spread_parameters
-from nanoeuler.training.check_model import source_rows
+from nanoeuler.training.check_form import (
+    ADAMW,
+    check_form,
+    small_form,
+    source_rows,
+    spread_parameters,
+)
 from nanoeuler.training.state import TrainingState
 
 pytestmark = pytest.mark.gpu

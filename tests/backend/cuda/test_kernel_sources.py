@@ -14,17 +14,17 @@ from pathlib import Path
 import pytest
 
 from nanoeuler.backend.cuda import attention, fused_linear
-from nanoeuler.backend.cuda.chip import BLOCK_SHARED
 from nanoeuler.backend.cuda.decoding_sizes import (
     ATTEND_STATIC,
     BLOCK_OVERHEAD,
+    BLOCK_SHARED,
     FUSED_TOKENS,
     MUCH_SHARED,
     DecodingSizes,
     many_rows_products,
 )
 from nanoeuler.backend.cuda.kernel_sources import KernelSources
-from nanoeuler.backend.cuda.source import FOLDER
+from nanoeuler.backend.cuda.kernels import FOLDER
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.storage.files import atomic_write
 

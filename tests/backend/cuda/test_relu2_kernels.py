@@ -4,8 +4,8 @@ import pytest
 from test_kernel_sources import ARCHITECTURES, TYPES, compile_source, resources
 
 from nanoeuler.backend.cuda.kernel_sources import KernelSources
+from nanoeuler.model.checks.comparison import Random
 from nanoeuler.model.checks.engine_ops import OP_TOLERANCE, check_elementwise
-from nanoeuler.model.checks.op_comparison import Random
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.training.check_form import check_form
 

@@ -1,6 +1,7 @@
-"""Cross-entropy of R rows of logits, forward and backward.
+"""Kernels of training alone: cross-entropy of R rows of logits, the gradient's norm, and AdamW.
 
-A target of −1 has no loss and no gradient.
+A target of −1 has no loss and no gradient. The norm is summed by blocks of a fixed size, so that
+any number of threads gives the same bits.
 """
 
 import math
@@ -8,12 +9,14 @@ import math
 import numpy as np
 
 from nanoeuler.backend.cpu.simd import LANES, exp, exponentials, largest
-from nanoeuler.backend.cpu.vectors import fill, row_of
+from nanoeuler.backend.cpu.vectors import fill, row_of, span
 from nanoeuler.system.compiling import FAST_MATH, compiled
 
 PARTIAL_SUM = 1024
-"""Exponentials that are summed before they are added to the total, which loses less to rounding
-than one long sum."""
+"""Exponentials, or squares, that are summed in float32 before they are added to the total, which
+loses less to rounding than one long sum."""
+BLOCK = 1 << 15
+"""Elements whose squares are summed before they are added to the total."""
 
 
 @compiled(fastmath=FAST_MATH)
@@ -96,3 +99,56 @@ def add_losses(logprobs_NK, weights_NK, losses_2):
             losses_2[0] -= nats
             if k == 0:
                 losses_2[1] -= nats
+
+
+@compiled(fastmath=FAST_MATH)
+def squares(values):
+    total = np.float32(0)
+    for i in range(len(values)):
+        total += values[i] * values[i]
+    return total
+
+
+@compiled(fastmath=FAST_MATH)
+def add(target, other):
+    for i in range(len(target)):
+        target[i] += other[i]
+
+
+@compiled()
+def squared_norms(gradients, sums, first, stop):
+    """sums[i] = Σ of the squares of block i, in float64, for the blocks `first` … `stop`."""
+    for block in range(first, stop):
+        sums[block] = 0
+        for start in range(block * BLOCK, min((block + 1) * BLOCK, len(gradients)), PARTIAL_SUM):
+            count = min(PARTIAL_SUM, len(gradients) - start)
+            sums[block] += squares(span(gradients, start, count))
+
+
+@compiled(fastmath=FAST_MATH)
+def adamw(
+    parameters,
+    gradients,
+    first_moment,
+    second_moment,
+    kept,
+    rate,
+    beta1,
+    beta2,
+    correction,
+    epsilon,
+    scale,
+):
+    """One update, with the gradients times `scale`.
+
+    `kept` is what weight decay leaves of a parameter. `rate` includes the bias correction of the
+    first moment, and `correction` is that of the second.
+    """
+    one = np.float32(1)
+    for i in range(len(parameters)):
+        g = gradients[i] * scale
+        m = beta1 * first_moment[i] + (one - beta1) * g
+        v = beta2 * second_moment[i] + (one - beta2) * g * g
+        first_moment[i] = m
+        second_moment[i] = v
+        parameters[i] = parameters[i] * kept - rate * m / (np.sqrt(v * correction) + epsilon)

@@ -1,21 +1,33 @@
-"""The losses of training on a GPU, and the gradients of logits."""
+"""What follows the logits on a GPU: losses and gradients, and the choice and drafts of tokens."""
 
 import cupy
 import numpy as np
 from cupy import ndarray as Array
 
+from nanoeuler.backend.capabilities import ChoosingBackend
+from nanoeuler.backend.cuda.decoding_sizes import (
+    FEW_ROWS,
+    choosing_blocks,
+    choosing_bytes,
+    choosing_threads,
+)
 from nanoeuler.backend.cuda.kernel_sources import (
+    ELEMENTWISE_THREADS,
     PAIR_THREADS,
     SUM_THREADS,
     loss_threads,
 )
 from nanoeuler.backend.cuda.kernels import row_stride
-from nanoeuler.backend.cuda.quantized_ops import QuantizedOps
-from nanoeuler.backend.records import LogitRows, PreferencePairs
+from nanoeuler.backend.cuda.parts import CudaParts
+from nanoeuler.backend.cuda.runtime import DeviceHostRing
+from nanoeuler.backend.records import DraftRows, LogitRows, PreferencePairs
+from nanoeuler.backend.runtime import HostRing
 
 
-class LossOps(QuantizedOps):
-    """Kernels of cross_entropy.cu, losses.cu and preference.cu."""
+class LogitOps(CudaParts, ChoosingBackend):
+    """Kernels of cross_entropy.cu, losses.cu and preference.cu, sampling.cu and drafts.cu."""
+
+    drafted_tokens = FEW_ROWS
 
     def cross_entropy(self, rows: LogitRows) -> None:
         arrays = rows.targets_R, rows.logprobs_R, rows.lse_R
@@ -68,3 +80,50 @@ class LossOps(QuantizedOps):
         outputs = weights_RTK, pair_losses
         self.launch(source, "preference", R * P, PAIR_THREADS, *inputs, *outputs, P, T, K)
         self.launch(source, "add_pair_losses", 1, PAIR_THREADS, pair_losses, R * P, losses_2)
+
+    # ---- tokens that the GPU chooses and drafts itself
+
+    def choose(
+        self,
+        logits_BV: Array,
+        allowed_V: Array,
+        settings: Array,
+        draws_B: Array,
+        chosen_B: Array,
+        tokens_B: Array,
+        lengths_B: Array | None,
+        ring: HostRing | None = None,
+    ) -> None:
+        """Choose the next token of each row, see sampling.cu."""
+        V, stride = len(allowed_V), np.int64(logits_BV.shape[1])
+        source = self.sources.sampling(V, clusters=self.has_clusters)
+        threads, shared = choosing_threads(V), choosing_bytes(V, clusters=self.has_clusters)
+        own = int(settings.ndim == 2)  # each row's
+        inputs = logits_BV, stride, allowed_V, settings, own, draws_B
+        assert ring is None or isinstance(ring, DeviceHostRing)
+        slots = ring.target if ring else (None, None, 0)
+        arguments = *inputs, chosen_B, tokens_B, lengths_B, *slots
+        grid = len(logits_BV) * choosing_blocks(V, clusters=self.has_clusters)
+        self.launch(source, "choose", grid, threads, *arguments, shared=shared, early=True)
+
+    def lay_out_drafts(
+        self,
+        rows: DraftRows,
+        drafted_BH: Array,
+        text_BS: Array,
+        ids_BT: Array,
+        positions_BT: Array,
+        counters_BT: Array,
+    ) -> None:
+        B, T = ids_BT.shape
+        inputs = rows.tokens_B, drafted_BH, rows.lengths_B, rows.draws_B
+        outputs = rows.drafts_BM, ids_BT, positions_BT, counters_BT
+        arguments = *inputs, text_BS, *outputs, drafted_BH.shape[1], text_BS.shape[1]
+        self.launch(self.sources.drafts(T), "lay_out", B, ELEMENTWISE_THREADS, *arguments)
+
+    def accept_drafts(self, chosen_BT: Array, x_ND: Array, rows: DraftRows, last_BD: Array) -> None:
+        B, T = chosen_BT.shape
+        tokens, drafts, lengths, draws = rows
+        arrays = chosen_BT, drafts, x_ND, tokens, lengths, draws, last_BD
+        arguments = *arrays, x_ND.shape[1]
+        self.launch(self.sources.drafts(T), "accept_drafts", B, ELEMENTWISE_THREADS, *arguments)
