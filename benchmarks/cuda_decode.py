@@ -74,7 +74,7 @@ class Ours:
         def read() -> np.ndarray:
             decoder.cache.truncate(0, 0)
             decoder.rows[:] = [Row(prompt, GREEDY)]
-            (row,) = decoder.next().rows
+            (row,), _ = decoder.next()
             return np.array(row.ids)
 
         def first() -> np.ndarray:
