@@ -23,7 +23,7 @@ KILLS := 200
 
 demo: .venv/core.stamp
 	$(BIN)/snakemake --cores all
-	@$(BIN)/python -m nanoeuler.workflow.next_steps config/config.yaml
+	@$(BIN)/python -m nanoeuler.cli.greeting config/config.yaml
 
 # The tests start hundreds of processes: each would compile this project's sources again.
 test: lint

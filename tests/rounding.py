@@ -5,7 +5,7 @@ import numpy as np
 from llvmlite.binding import get_host_cpu_name
 
 from nanoeuler.backend.cpu.blas import installed_mkl
-from nanoeuler.system.cores import usable_cores
+from nanoeuler.system.machine import usable_cores
 
 
 def machine() -> str:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nanoeuler.config import load
-from nanoeuler.config.resolved import write_resolved
+from nanoeuler.config import load, write_resolved
 from nanoeuler.errors import UserError
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.tokenizer import tokenizer_json

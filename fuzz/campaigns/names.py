@@ -13,8 +13,8 @@ from pathlib import Path
 from fuzz.campaigns.base import BrokenPromise, Campaign
 from fuzz.material import ROOT, environment
 from fuzz.mutation import Mutator
+from nanoeuler.cli.own_text import choose_name, command_line
 from nanoeuler.errors import UserError
-from nanoeuler.planning.own_folder import choose_name, command_line
 from nanoeuler.planning.own_run import SIZES, Choice, Text, make_config, write_config
 
 PIECES = (

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from nanoeuler.errors import UserError
 from nanoeuler.log import counted
-from nanoeuler.system.cores import threads_allowed
+from nanoeuler.system.machine import threads_allowed
 
 if TYPE_CHECKING:
     from nanoeuler.backend.ops import Backend

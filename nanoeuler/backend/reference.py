@@ -28,7 +28,7 @@ from nanoeuler.backend.records import (
     Rotation,
 )
 from nanoeuler.system import provenance
-from nanoeuler.system.cores import threads_asked
+from nanoeuler.system.machine import threads_asked
 
 Array = np.ndarray
 

@@ -14,7 +14,6 @@ from itertools import starmap
 
 from nanoeuler import log
 from nanoeuler.cli import (
-    accepting,
     checking,
     completion,
     corpus,
@@ -24,10 +23,6 @@ from nanoeuler.cli import (
     interchange,
     own_text,
     planning,
-    refining,
-    serving,
-    sources,
-    tokenizer,
     training,
     workflow,
 )
@@ -44,16 +39,14 @@ START = (
 )
 """The commands to begin with, for the top of `nanoeuler --help`."""
 GROUPS = {
-    "your own text": (own_text,),
-    "use a model": (inference, serving, interchange),
-    "a run": (workflow, planning, checking, information),
-    "after a run": (evaluation, accepting, refining),
-    "your shell": (completion,),
-    "the stages of a run, which Snakemake calls for you": (
-        *(sources, corpus, tokenizer, training),
-    ),
+    "your own text": (own_text.register,),
+    "use a model": (inference.register, interchange.register),
+    "a run": (workflow.register, planning.register, checking.register, information.register),
+    "after a run": (evaluation.register, interchange.register_changes),
+    "your shell": (completion.register,),
+    "the stages of a run, which Snakemake calls for you": (corpus.register, training.register),
 }
-"""The modules of subcommands under the headings of `nanoeuler --help`."""
+"""What adds the subcommands under the headings of `nanoeuler --help`."""
 
 
 def build_parser() -> Parser:
@@ -67,10 +60,10 @@ def build_parser() -> Parser:
         dest="stage", metavar="COMMAND", help=argparse.SUPPRESS, prog="nanoeuler"
     )
     sections = {"start here": list(START)}
-    for heading, modules in GROUPS.items():
+    for heading, registers in GROUPS.items():
         before = len(subparsers._choices_actions)
-        for module in modules:
-            module.register(subparsers)
+        for register in registers:
+            register(subparsers)
         added = subparsers._choices_actions[before:]
         sections[heading] = [(action.dest, action.help or "") for action in added]
         for name, text in sections[heading]:

@@ -1,4 +1,4 @@
-"""Subcommands for models of other programs: `export` and `import`."""
+"""Subcommands that make a model folder of another: `export`, `import`, `accept` and `refine`."""
 
 import argparse
 from pathlib import Path
@@ -62,3 +62,46 @@ def run_import(options: argparse.Namespace) -> None:
 
     model = import_folder(options.folder, options.output, options.template)
     log.line("import", str(options.output), template=model.template or "none")
+
+
+def register_changes(subparsers: argparse._SubParsersAction) -> None:
+    parser = subparsers.add_parser(
+        "accept",
+        help="take a model, records or a tokenizer that you changed yourself",
+        description="What a stage reads must be what the stage before wrote, to the bit. Of a "
+        "model folder, a folder of instructions or preferences, or a tokenizer.json that you "
+        "changed or made yourself, this notes the present hashes, if it can be read at all.",
+    )
+    parser.add_argument("path", type=Path, help="the folder, or the tokenizer.json")
+    finish(parser, run_accept)
+
+    parser = subparsers.add_parser(
+        "refine",
+        help="double a model's layers, so that it can be trained further",
+        description="Write a model with twice the layers, each of half the step (h of "
+        "x + h·f(x)): to first order the same function. To train it further, give its folder as "
+        "pretrain.init_from. `pretrain.grow_at` refines a model within a run, with the moments of "
+        "its optimizer.",
+    )
+    add_model(parser)
+    add_path(parser, "--output", "DIR", "folder of the deeper model")
+    finish(parser, run_refine)
+
+
+def run_accept(options: argparse.Namespace) -> None:
+    from nanoeuler.interchange.accepting import accept
+
+    changed = accept(options.path)
+    names = ", ".join(map(str, changed)) or "nothing was changed"
+    log.line("accepted", names)
+
+
+def run_refine(options: argparse.Namespace) -> None:
+    from nanoeuler.model.refining import refine_folder
+
+    config = refine_folder(model_folder(options), options.output)
+    log.line(
+        "model",
+        f"{options.output}: to train it further, set model.layers: {config.layers}, "
+        f"model.step_size: {config.step_size:g} and pretrain.init_from: {options.output}",
+    )

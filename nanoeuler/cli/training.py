@@ -17,8 +17,7 @@ from nanoeuler.cli.options import (
     add_shared_gpus,
     finish,
 )
-from nanoeuler.config.stages import BY_SECTION, RECORD_STAGES
-from nanoeuler.config.stages.stage import Stage
+from nanoeuler.config.stages import BY_SECTION, RECORD_STAGES, Stage
 from nanoeuler.errors import UserError
 
 if TYPE_CHECKING:

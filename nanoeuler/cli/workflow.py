@@ -57,8 +57,8 @@ def run_run(options: argparse.Namespace) -> int:
     arguments += ["--configfile", *files] if files else []
     status = run_snakemake([*arguments, *theirs])
     if status == 0 and stages in ([], ["all"]) and not theirs:
+        from nanoeuler.cli.greeting import next_steps
         from nanoeuler.config.loading import load_files
-        from nanoeuler.workflow.next_steps import next_steps
 
         log.tell(next_steps(load_files(files, {})), sys.stdout)
     return status

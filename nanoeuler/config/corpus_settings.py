@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, MinLen
 
-from nanoeuler.corpus.sources.registry import ALL_TEXTS, NAMED
+from nanoeuler.corpus.sources.registry import ALL_TEXTS, NAMED, SOURCES
 from nanoeuler.storage.names import Name
 from nanoeuler.storage.section import (
     EachOnce,
@@ -141,3 +141,15 @@ class Tokenizer(Section):
         default=None,
         min_length=1,
     )
+
+
+@section
+@with_keys(
+    {
+        source.name: (source.entries, key(source.meaning, optional=True))
+        for source in SOURCES
+        if source.entries
+    }
+)
+class Sources(Section):
+    """A whole sources file."""

@@ -4,14 +4,24 @@ import glob
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import make_dataclass
 from pathlib import Path
 from typing import Any
 
 from nanoeuler import shipped
+from nanoeuler.config.corpus_settings import Sources
 from nanoeuler.config.settings import Configuration
-from nanoeuler.config.sources import Sources
 from nanoeuler.config.stages import BY_SECTION, RECORD_STAGES, parent_of
-from nanoeuler.config.validation import check, locate
+from nanoeuler.config.validation import (
+    MISSING_KEY,
+    UNKNOWN_KEY,
+    check,
+    explain,
+    huge_numbers,
+    locate,
+    mistakes,
+    read_schema,
+)
 from nanoeuler.config.yaml_file import Key, read_keys, read_yaml
 from nanoeuler.corpus.sources import DATA_SETS, TEXTS, is_named
 from nanoeuler.corpus.sources.registry import SOURCES
@@ -20,6 +30,7 @@ from nanoeuler.errors import LONGEST_PATH, UserError, brief
 from nanoeuler.model.config import ModelConfig, check_growth, is_whole_number
 from nanoeuler.storage.files import parse_json
 from nanoeuler.storage.names import FORM_OF_NAME, is_name
+from nanoeuler.storage.shape import describe
 
 Config = dict[str, Any]
 
@@ -264,3 +275,59 @@ class Consistency(Place):
             check_growth(model, pretrain["grow_at"], steps)
         except UserError as error:
             raise UserError(f"{self.where(('pretrain', 'grow_at'))}: {error}") from error
+
+
+# ---- a configuration on a command line: JSON of the sections that the command reads, resolved
+
+
+WHOLE = make_dataclass(
+    "Resolved",
+    [("sources", Sources), ("model", dict[str, Any])],
+    bases=(Configuration,),
+    frozen=True,
+    kw_only=True,
+)
+"""A configuration whose sources file is read and whose model's preset is expanded; ModelConfig
+checks the fields of that section itself."""
+LIMITS = (
+    *("greater_than", "greater_than_equal", "less_than", "less_than_equal"),
+    *("too_short", "string_pattern_mismatch", "value_error"),
+)
+"""pydantic's words for values of the right type that are out of bounds, which the command that
+reads them refuses."""
+
+
+class InlineSection(dict[str, Any]):
+    """A part of an inline configuration; reading a key that it lacks is the user's mistake."""
+
+    def __missing__(self, key: str) -> Any:
+        raise UserError(
+            f"--config is inline JSON without the key {key!r}; add it, or give the path of a YAML "
+            "file, whose missing keys take their defaults"
+        )
+
+
+def read_inline(text: str) -> dict[str, Any]:
+    """Parse the configuration, of which sections and keys may be missing. Raises `UserError` unless
+    it is JSON whose values have the types that the sections declare."""
+    try:
+        values = parse_json(text, object_hook=InlineSection)
+    except ValueError as error:
+        raise UserError(
+            "--config is inline JSON (it starts with a brace) but is not valid: "
+            f"{error}; quote it for the shell, or give the path of a YAML file"
+        ) from error
+    found = mistakes(values, WHOLE)
+    wrong = [place for kind, place in found if kind not in (MISSING_KEY, UNKNOWN_KEY, *LIMITS)]
+    wrong += huge_numbers({name: value for name, value in values.items() if name != "model"})
+    if wrong:
+        raise UserError(
+            f"--config is inline JSON whose {describe(values, wrong[0])}; correct it, or give the "
+            "path of a YAML file"
+        )
+    for kind, place in found:
+        if kind == UNKNOWN_KEY:
+            in_sources = place[0] == "sources" and len(place) > 1
+            schema = read_schema(Sources if in_sources else Configuration)
+            raise UserError(explain(kind, place[in_sources:], values, schema, {}, "--config"))
+    return values

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nanoeuler.config.resolved import RESOLVED
-from nanoeuler.config.stages import parent_of, result_of, stages_of
-from nanoeuler.config.stages.stage import Stage
+from nanoeuler.config import RESOLVED
+from nanoeuler.config.stages import Stage, parent_of, result_of, stages_of
 from nanoeuler.corpus.sources.fineweb import SOURCE as FINEWEB
 from nanoeuler.corpus.sources.own_text import OWN_TEXT
 from nanoeuler.corpus.sources.questions import SOURCE as QUESTIONS

@@ -2,13 +2,13 @@
 
 import functools
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from nanoeuler.config.corpus_settings import Sources
 from nanoeuler.config.settings import Configuration
-from nanoeuler.config.sources import Sources
 from nanoeuler.config.stages import BY_SECTION, RECORD_STAGES
 from nanoeuler.corpus.sources.registry import NAMED, STEPS
 from nanoeuler.storage.files import canonical_json
@@ -153,3 +153,27 @@ def code_fingerprint(*parts: str) -> str:
     for path in sorted(files):
         digest.update(f"{path.relative_to(root).as_posix()}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()
+
+
+# ---- params: Snakemake compares one with that of the last run, unless it is a function of output,
+# input, threads or resources, from which Snakemake can derive it
+
+
+def compared(value: Any) -> Callable[[Any], Any]:
+    """A param whose change makes its rule run again: a value, or a function of the wildcards."""
+    return lambda wildcards: value(wildcards) if callable(value) else value
+
+
+def not_compared(value: Any) -> Callable[[Any, Any], Any]:
+    """A param that may change freely, such as a device: a value, or a function of the wildcards."""
+    return lambda wildcards, output: value(wildcards) if callable(value) else value
+
+
+def option(flag: str, files: Iterable[str]) -> list[str]:
+    """The arguments that give `files` to a subcommand; none when there are no files."""
+    return [flag, *files] if list(files) else []
+
+
+def options(files: Mapping[str, str]) -> list[str]:
+    """The arguments that give each of `files` to a subcommand, by the option of its name."""
+    return [f"--{name}={file}" for name, file in files.items()]

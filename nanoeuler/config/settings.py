@@ -1,7 +1,7 @@
 """Every key of the configuration: its type, range, default and meaning.
 
 The sections sample, corpus, tokenizer and evaluate have modules of their own; the others are here.
-config/README.md lists the same for people; `python -m nanoeuler.config.reference` prints its lists.
+config/README.md lists the same for people; `python scripts/configuration_keys.py` prints its lists.
 A real type, such as `float`, stays an `int` where the file has a whole number: fingerprints are
 made of what is written.
 """

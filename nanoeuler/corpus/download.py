@@ -31,8 +31,8 @@ from nanoeuler.storage.files import (
     sync,
     write_json,
 )
-from nanoeuler.storage.locks import lock_file
 from nanoeuler.storage.shape import check_shape
+from nanoeuler.storage.temporary import lock_file
 
 TRIES_OF_A_DAMAGED_FILE = 2
 

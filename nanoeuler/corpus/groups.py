@@ -34,7 +34,13 @@ from nanoeuler.corpus.near_duplicates import HASHES, find_near_copies
 from nanoeuler.corpus.split import check_share
 from nanoeuler.corpus.survey import HELD_OUT, NEAR_COPY, TRAIN, Survey
 from nanoeuler.errors import UserError
-from nanoeuler.storage.files import atomic_write, explain_os_errors, link, read_json, write_json
+from nanoeuler.storage.files import (
+    atomic_write,
+    explain_os_errors,
+    link_or_copy,
+    read_json,
+    write_json,
+)
 from nanoeuler.storage.folders import atomic_folder
 
 
@@ -174,7 +180,7 @@ def finish_corpus(corpus: Path, name: str, share: float, cleaning: Cleaning) -> 
     with atomic_folder(corpus / SPLITS[0]) as train, atomic_folder(corpus / SPLITS[1]) as held_out:
         for split, target in zip(SPLITS, (train, held_out), strict=True):
             for file in (file for folder in folders for file in (folder / split).iterdir()):
-                link(file, target / file.name)
+                link_or_copy(file, target / file.name)
         (corpus / "manifest.json").unlink(missing_ok=True)
     return write_manifest(corpus, name, share, cleaning, chosen["ignored"], entries)
 

@@ -22,8 +22,8 @@ from nanoeuler.corpus.text_files import (
     kind_of,
 )
 from nanoeuler.errors import UserError, brief
+from nanoeuler.storage.folders import Outputs
 from nanoeuler.storage.names import plain_name
-from nanoeuler.storage.outputs import Outputs
 
 KINDS = f"{', '.join(TEXTS)} and .jsonl with `text`, each also as {', '.join(PACKED)}"
 MOST_NAMED = 5

@@ -38,7 +38,7 @@ from nanoeuler.corpus.parquet_files import (
 from nanoeuler.corpus.parquet_ranges import RowGroup, read_row_groups
 from nanoeuler.errors import UserError
 from nanoeuler.storage.files import atomic_write
-from nanoeuler.system.memory import free_memory
+from nanoeuler.system.machine import free_memory
 
 LABELS = ("id", "url", "language", "language_score", "int_score")
 OVERSHOOT = 1.1  # times the budget: the most that fetching another row group may lead to

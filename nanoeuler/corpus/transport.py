@@ -1,6 +1,6 @@
 """urllib3's connections to a host: one at a time, on which every answer must make progress.
 
-Each host has a lock of `storage.locks`, which a process of this machine holds while it talks to the
+Each host has a lock of `storage.temporary`, which a process of this machine holds while it talks to the
 host. The modification time of the lock's file is the earliest moment at which the host may be asked
 again.
 
@@ -28,7 +28,7 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.util import make_headers, parse_url
 
 from nanoeuler import log
-from nanoeuler.storage.locks import lock_file, lock_path
+from nanoeuler.storage.temporary import lock_file, lock_path
 
 SLOWEST = 1_000
 """Bytes/s that a server must send on average: a tenth of a modem. A byte a second is a trap."""

@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Iterable
 from typing import Any
 
-from nanoeuler.system.user_cache import state_folder
+from nanoeuler.system.machine import state_folder
 
 KEPT = 1000
 """Messages of the history that are kept."""

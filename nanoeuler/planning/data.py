@@ -1,13 +1,15 @@
 """About how much data a run has: what it downloads, its text, and the disk that they take."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from nanoeuler.config.paths import Paths
+from nanoeuler.config.settings import Training
 from nanoeuler.corpus.sample.world import Settings as SampleSettings
 from nanoeuler.corpus.sources.own_text import OWN_TEXT
 from nanoeuler.corpus.sources.registry import NAMED, RECORDS, SOURCES
@@ -15,6 +17,9 @@ from nanoeuler.corpus.split import bytes_of_stretches, least_held_out
 from nanoeuler.storage.files import read_json
 from nanoeuler.tokenizer.shards import token_dtype
 from nanoeuler.tokenizer.vocabulary import SMALLEST
+from nanoeuler.training.resuming import REWIND_STEPS
+from nanoeuler.training.saving import EARLY
+from nanoeuler.training.schedule import Schedule
 
 Config = Mapping[str, Any]
 
@@ -135,3 +140,62 @@ def bytes_per_token(vocab_size: int) -> float:
     doublings = np.log2(vocab_size / 512)
     most = 4.6 if doublings >= 0 else 1.9 - 0.9 * doublings / np.log2(SMALLEST / 512)
     return float(np.clip(1.9 + 0.47 * doublings, 1.0, most))
+
+
+MOST_EVENTS = 10_000
+"""Checkpoints and measurements that are followed."""
+
+
+class Kept(NamedTuple):
+    """Numbers of checkpoints, and of best models beside them."""
+
+    last: int  # when the stage is finished
+    most: int  # at a time, with the one that is being written
+    best: int  # at that time
+
+
+def checkpoints_kept(settings: Training, steps: int, seconds: float) -> Kept:
+    """Checkpoints that remain after `steps` steps that take `seconds`.
+
+    This follows `Trainer.save_and_validate` and `Saver.remove_old`. Each measurement on held-out
+    text is taken to be better than the one before.
+    """
+    minutes = seconds / steps / 60
+    between = settings.checkpoint_minutes / minutes if minutes else math.inf  # steps
+    # a longer run leaves no other number
+    steps = min(steps, MOST_EVENTS * math.ceil(min(settings.validate_every, between)))
+    schedule = Schedule.of(settings, steps)
+    kept_for_longer = {schedule.decay_start} if schedule.kind == "wsd" else set()
+    present: dict[int, int] = {}  # step → the best step when it was saved
+    best = saved = step = 0
+    most = (0, 0)
+
+    def save(*, finished: bool = False) -> None:
+        nonlocal saved, most
+        before = len(present)
+        saved, present[step] = step, best or step
+        models = set(present.values()) - present.keys() if settings.keep == "best" else set()
+        most = max(most, (before + 1, len(models)))
+        kept = {step} | kept_for_longer
+        if not finished:
+            kept |= {*sorted(present)[-2:], *[s for s in present if s <= step - REWIND_STEPS][-1:]}
+        for other in present.keys() - kept:
+            del present[other]
+
+    while step < steps:
+        coming = {
+            steps,
+            settings.validate_every * (step // settings.validate_every + 1),
+            saved + math.ceil(between) if between < steps else steps,
+            *kept_for_longer,
+        }
+        step = min(s for s in coming if s > step)
+        measured = step % settings.validate_every == 0 or step == steps
+        if step in kept_for_longer and step < steps:
+            save()
+        if step - saved >= between * (EARLY if measured else 1.0):
+            save()
+        if measured:
+            best = step
+    save(finished=True)
+    return Kept(len(present), *most)

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from nanoeuler.config.paths import Paths
 from nanoeuler.config.settings import Pretrain, Training, Tuning
-from nanoeuler.config.stages import BY_NAME, STAGES, stages_of
-from nanoeuler.config.stages.stage import Stage
+from nanoeuler.config.stages import BY_NAME, STAGES, Stage, stages_of
 from nanoeuler.evaluation import shapes
 from nanoeuler.evaluation.report.playable import MOST_PARAMETERS
 from nanoeuler.log import size
@@ -30,11 +29,11 @@ from nanoeuler.planning import scaling_law
 from nanoeuler.planning.data import (
     TOKENIZER_ENTRY_BYTES,
     bytes_per_token,
+    checkpoints_kept,
     downloads,
     estimate_text,
     records_bytes,
 )
-from nanoeuler.planning.disk import checkpoints_kept
 from nanoeuler.planning.scaling_law import Estimate
 from nanoeuler.storage.files import read_json, write_json
 from nanoeuler.storage.shape import check_shape

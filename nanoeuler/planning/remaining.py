@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nanoeuler.config.resolved import RESOLVED, read_resolved
+from nanoeuler.config import RESOLVED, load
 from nanoeuler.config.stages import BY_NAME, SFT
 from nanoeuler.errors import UserError
 from nanoeuler.storage.files import read_json
@@ -85,7 +85,7 @@ class WholeRun:
         noted, since = read_json(path), path.stat().st_mtime
         jobs = noted["jobs"]
         rest = [job for log, job in jobs.items() if log != self.log and not done(job, since)]
-        estimates = Estimates(read_resolved(path.with_name(RESOLVED)), path.parent)
+        estimates = Estimates(load(path.with_name(RESOLVED)), path.parent)
         own = jobs[self.log]["rule"]
         if own not in BY_NAME:
             self.rate = estimates.training_rate()

@@ -11,7 +11,7 @@ from nanoeuler import log
 from nanoeuler.backend.capabilities import ChoosingBackend, FusingBackend
 from nanoeuler.errors import UserError
 from nanoeuler.model.transformer import Transformer
-from nanoeuler.system.memory import free_memory
+from nanoeuler.system.machine import free_memory
 
 USUAL_ROWS = 64
 """Most replies that a model writes at a time, by default."""

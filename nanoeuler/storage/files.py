@@ -113,14 +113,6 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def link(file: Path, target: Path) -> None:
-    """Give a file a second name; a copy of it where the file system has no hard links."""
-    try:
-        os.link(file, target)
-    except OSError:
-        shutil.copyfile(file, target)
-
-
 def write_json(path: str | Path, value: Any) -> None:
     """Write `value` as indented JSON, atomically."""
     with atomic_write(path) as file:

@@ -30,7 +30,7 @@ from nanoeuler.storage.files import (
     sha256_file,
     sha256_text,
 )
-from nanoeuler.system.user_cache import cache_folder
+from nanoeuler.system.machine import cache_folder
 
 SEAL = "seal"
 """Key of a JSON object that holds the SHA-256 of all its other keys."""

@@ -24,7 +24,7 @@ import numba
 from numba.core import caching, event
 
 from nanoeuler import log
-from nanoeuler.system.user_cache import cache_folder
+from nanoeuler.system.machine import cache_folder
 
 FAST_MATH = {"reassoc", "contract", "arcp", "nsz"}
 """Changes that float32 arithmetic may undergo. Unlike `fastmath=True`, infinities and NaNs work."""

@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from nanoeuler.system.cores import usable_cores
+from nanoeuler.system.machine import usable_cores
 from nanoeuler.version import __version__
 
 PACKAGES = (

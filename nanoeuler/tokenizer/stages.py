@@ -8,7 +8,7 @@ import numpy as np
 
 from nanoeuler import log
 from nanoeuler.errors import UserError
-from nanoeuler.storage.files import link
+from nanoeuler.storage.files import link_or_copy
 from nanoeuler.storage.folders import atomic_folder, require_ours
 from nanoeuler.storage.integrity import write_note
 from nanoeuler.tokenizer import gpt2_files
@@ -177,7 +177,7 @@ def join_groups(folders: Sequence[Path], tokenizer_path: Path, output: Path) -> 
     with atomic_folder(output) as folder:
         for store in stores:
             for file in store.path.parent.glob("*.bin"):
-                link(file, folder / file.name)
+                link_or_copy(file, folder / file.name)
         splits = {
             split: joined(
                 item for store in stores for item in store.manifest["splits"][split].items()

@@ -13,8 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from nanoeuler.config.stages import BY_SECTION, parent_of
-from nanoeuler.config.stages.stage import Stage
+from nanoeuler.config.stages import BY_SECTION, Stage, parent_of
 from nanoeuler.errors import UserError
 from nanoeuler.training.parents import UNTUNED_TEMPLATE, read_template
 from nanoeuler.training.stages import module_of

@@ -23,7 +23,7 @@ from nanoeuler.model.checks.model_gradients import check_all
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.spec import parameter_count
 from nanoeuler.storage.files import canonical_json, read_text, sha256_text, write_json
-from nanoeuler.system.user_cache import cache_folder
+from nanoeuler.system.machine import cache_folder
 from nanoeuler.training.check_form import ADAMW, check_form
 from nanoeuler.training.optimizer.optimizer import OptimizerSettings
 

@@ -17,9 +17,8 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
-from nanoeuler.config.loading import load_files
+from nanoeuler.config import RESOLVED, write_resolved
 from nanoeuler.config.paths import Paths
-from nanoeuler.config.resolved import RESOLVED, write_resolved
 from nanoeuler.config.stages import BY_NAME
 from nanoeuler.config.validation import show
 from nanoeuler.corpus.addresses import shown
@@ -28,24 +27,17 @@ from nanoeuler.errors import UserError
 from nanoeuler.model.files import keep_model
 from nanoeuler.planning.remaining import JOBS
 from nanoeuler.storage.files import read_json, write_json
+from nanoeuler.storage.folders import mark_outputs
 from nanoeuler.storage.integrity import Origin, check_seal, seal
-from nanoeuler.storage.outputs import mark_outputs
 from nanoeuler.workflow.cluster import Node, ask_accounts, obstacles
 from nanoeuler.workflow.snakemake_internals import RunningSnakemake, SnakemakeJob
 
 
-def read_configuration(files: Sequence[str | Path], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the resolved configuration of a workflow, or end the workflow with the mistake."""
+@contextlib.contextmanager
+def end_with_mistakes() -> Iterator[None]:
+    """End the workflow with a user's mistake as its last sentence."""
     try:
-        return load_files(files, overrides)
-    except UserError as error:
-        raise SystemExit(f"error  {error}") from error
-
-
-def list_own_text(paths: Paths) -> None:
-    """Write the list of one's own text, or end the workflow with the mistake."""
-    try:
-        paths.list_own_text()
+        yield
     except UserError as error:
         raise SystemExit(f"error  {error}") from error
 
@@ -81,6 +73,7 @@ def leaves(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield prefix + key, item
 
 
+@end_with_mistakes()
 def begin(
     running: RunningSnakemake,
     config: Mapping[str, Any],
@@ -101,7 +94,8 @@ def begin(
         require_cluster(cluster or [], [job.resources for job in jobs if not job.is_local])
     rules = {job.rule.name for job in jobs}
     require_plan(config, plan_options(config, rules, config_files, gpus, here))
-    keep_what_is_needed(paths, jobs)
+    for stage in rules & BY_NAME.keys():  # a model stays usable until its successor is whole
+        keep_model(paths.model_folder(stage))
     mark(paths, jobs)
     write_resolved(paths.configuration, config)
     keep_jobs(paths.results, jobs)
@@ -156,25 +150,9 @@ def require_cluster(cluster: Sequence[Node], jobs: Iterable[Mapping[str, Any]]) 
         )
 
 
-def keep_what_is_needed(paths: Paths, jobs: Collection[SnakemakeJob]) -> None:
-    """Keep what Snakemake is about to delete: it deletes the outputs of `jobs`, which will run.
-
-    Models stay usable until their successors are whole.
-    """
-    try:
-        for stage in BY_NAME:
-            if any(job.rule.name == stage for job in jobs):
-                keep_model(paths.model_folder(stage))
-    except UserError as error:
-        raise SystemExit(f"error  {error}") from error
-
-
 def mark(paths: Paths, jobs: Iterable[SnakemakeJob]) -> None:
     """Mark what the jobs will fill, so that no run takes it for a text of one's own."""
-    try:
-        mark_outputs(paths.data, paths.results, (file for job in jobs for file in job.output))
-    except UserError as error:
-        raise SystemExit(f"error  {error}") from error
+    mark_outputs(paths.data, paths.results, (file for job in jobs for file in job.output))
 
 
 def keep_jobs(folder: str | Path, jobs: Iterable[SnakemakeJob]) -> None:

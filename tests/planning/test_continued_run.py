@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from nanoeuler.cli import main
+from nanoeuler.cli.greeting import next_steps
 from nanoeuler.cli.own_text import prepare
 from nanoeuler.config import load
 from nanoeuler.config.paths import Paths
@@ -19,7 +20,6 @@ from nanoeuler.planning.own_run import Speed
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.shards import TokenStore
 from nanoeuler.training.stages.pretrain import with_old
-from nanoeuler.workflow.next_steps import next_steps
 from tests.models import GPT2, LLAMA, PROSE, model_in
 
 ROOT = Path(__file__).parents[2]

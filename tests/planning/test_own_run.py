@@ -14,7 +14,7 @@ import pytest
 from nanoeuler import log
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.cli import main
-from nanoeuler.cli.own_text import prepare
+from nanoeuler.cli.own_text import choose_name, name_of, prepare
 from nanoeuler.config import load
 from nanoeuler.corpus.split import position
 from nanoeuler.corpus.text_files import USUAL
@@ -22,7 +22,6 @@ from nanoeuler.errors import UserError
 from nanoeuler.model.spec import parameter_count, training_flops_per_token
 from nanoeuler.planning import own_run, text_sample
 from nanoeuler.planning import speed as planned_speed
-from nanoeuler.planning.own_folder import choose_name, name_of
 from nanoeuler.planning.own_run import (
     EPOCHS,
     PARAMETERS_PER_TOKEN,

@@ -7,12 +7,12 @@ import pytest
 
 from nanoeuler import log
 from nanoeuler.backend.reference import ReferenceBackend
+from nanoeuler.cli import planning as plan_text
 from nanoeuler.config import load
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.spec import training_flops_per_token
 from nanoeuler.planning import plan as planning
 from nanoeuler.planning import speed as planned_speed
-from nanoeuler.planning import text as plan_text
 from tests.plans import in_an_empty_folder, plan_of  # noqa: F401 (a fixture)
 
 

@@ -11,13 +11,13 @@ import pytest
 from nanoeuler import log
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.cli import main
+from nanoeuler.cli import planning as plan_text
 from nanoeuler.config import load
 from nanoeuler.corpus.sources.gutenberg import SOURCE as GUTENBERG
 from nanoeuler.errors import UserError
 from nanoeuler.planning import data
 from nanoeuler.planning import plan as planning
 from nanoeuler.planning import speed as planned_speed
-from nanoeuler.planning import text as plan_text
 from tests.plans import ROOT, in_an_empty_folder, plan_of  # noqa: F401 (a fixture)
 
 

@@ -8,9 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from nanoeuler.config import load
+from nanoeuler.config import load, write_resolved
 from nanoeuler.config.paths import Paths
-from nanoeuler.config.resolved import write_resolved
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.planning.data import estimate_text
 from nanoeuler.planning.plan import Plan, stage_costs

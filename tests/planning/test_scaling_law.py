@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from nanoeuler.backend.reference import ReferenceBackend
+from nanoeuler.cli import planning as plan_text
 from nanoeuler.config import load
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.planning import plan as planning
 from nanoeuler.planning import scaling_law
-from nanoeuler.planning import text as plan_text
 from nanoeuler.planning.scaling_law import LAWS, NoEstimate
 
 ROOT = Path(__file__).resolve().parents[2]

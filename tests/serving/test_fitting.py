@@ -10,7 +10,7 @@ from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.families import make_blocks
 from nanoeuler.model.files import SavedModel, save_model
 from nanoeuler.serving.fitting import Room, fit, token_bytes
-from nanoeuler.system import memory
+from nanoeuler.system.machine import free_memory
 from tests.inference.conftest import FIELDS, wide_parameters
 from tests.serving.server import ServerProcess
 
@@ -140,4 +140,4 @@ def test_free_memory_is_what_machine_and_control_groups_leave(tmp_path, files, f
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert memory.free_memory(tmp_path) == free
+    assert free_memory(tmp_path) == free

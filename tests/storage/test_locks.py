@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nanoeuler.errors import UserError
-from nanoeuler.storage.locks import lock_file, lock_path
+from nanoeuler.storage.temporary import lock_file, lock_path
 from tests.waiting import CEILING
 
 
@@ -23,7 +23,7 @@ def temporary(tmp_path, monkeypatch) -> Path:
 
 def test_a_lock_is_held_by_one_process_and_goes_with_it():
     code = (
-        "import sys; from pathlib import Path; from nanoeuler.storage.locks import lock_file\n"
+        "import sys; from pathlib import Path; from nanoeuler.storage.temporary import lock_file\n"
         "held = lock_file(Path(sys.argv[1]), wait=False)\n"
         "print(held is not None, flush=True); input()"
     )

@@ -2,12 +2,14 @@
 
 import pytest
 
-from nanoeuler.system import cores
+from nanoeuler.system import machine
 
 
 @pytest.fixture(autouse=True)
 def eight_cores(monkeypatch):
-    monkeypatch.setattr(cores.os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
+    monkeypatch.setattr(
+        machine.os, "sched_getaffinity", lambda process: set(range(8)), raising=False
+    )
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         monkeypatch.delenv(variable, raising=False)
 
@@ -18,13 +20,13 @@ def eight_cores(monkeypatch):
 )
 def test_the_environment_may_ask_for_fewer_threads_than_cores(monkeypatch, asked, threads):
     monkeypatch.setenv("OMP_NUM_THREADS", asked)
-    assert cores.threads_allowed() == threads
+    assert machine.threads_allowed() == threads
 
 
 def test_the_smaller_of_two_variables_counts(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "4,2")
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "3")
-    assert cores.threads_allowed() == 3
+    assert machine.threads_allowed() == 3
 
 
 V1 = "4:memory:/docker/abc\n3:cpu,cpuacct:/docker/abc\n0::/docker/abc\n"
@@ -92,7 +94,7 @@ def test_a_quota_of_the_control_group_counts_like_cores(tmp_path, groups, files,
     for name, text in contents.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(f"{text.strip()}\n")
-    assert cores.threads_allowed(tmp_path) == threads
+    assert machine.threads_allowed(tmp_path) == threads
 
 
 def test_a_quota_and_the_environment_count_together(tmp_path, monkeypatch):
@@ -101,6 +103,6 @@ def test_a_quota_and_the_environment_count_together(tmp_path, monkeypatch):
     (tmp_path / "proc/self/cgroup").write_text("0::/\n")
     (tmp_path / "sys/fs/cgroup/cpu.max").write_text("400000 100000\n")
     monkeypatch.setenv("OMP_NUM_THREADS", "64")
-    assert cores.threads_allowed(tmp_path) == 4
+    assert machine.threads_allowed(tmp_path) == 4
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    assert cores.threads_allowed(tmp_path) == 2
+    assert machine.threads_allowed(tmp_path) == 2

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nanoeuler.config import load
-from nanoeuler.config.resolved import write_resolved
+from nanoeuler.config import load, write_resolved
 from nanoeuler.config.settings import Pretrain, Sft
 from nanoeuler.config.stages import BY_SECTION
 from nanoeuler.training.job import fingerprint

@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from nanoeuler.config.settings import Dpo, Pretrain, Sft
-from nanoeuler.planning.disk import Kept, checkpoints_kept
+from nanoeuler.planning.data import Kept, checkpoints_kept
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from nanoeuler.config.stages import RECORD_STAGES, STAGES, in_order, result_of
 from nanoeuler.training.stages import module_of
 
 PACKAGE = Path(__file__).parents[2] / "nanoeuler"
-DECLARED = ("config/stages/", "training/stages/")
-SOURCES = ("cli/sources.py", "corpus/sources/")
+DECLARED = ("config/stages.py", "training/stages/")
+SOURCES = ("corpus/sources/",)
 """Modules of data sets, which name the stage that learns from them."""
 
 

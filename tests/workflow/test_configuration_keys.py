@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 
 from nanoeuler.config import load
-from nanoeuler.config.corpus_settings import Sample
+from nanoeuler.config.corpus_settings import Sample, Sources
 from nanoeuler.config.evaluation_settings import Task
-from nanoeuler.config.reference import reference
 from nanoeuler.config.settings import Configuration, Model
-from nanoeuler.config.sources import Sources
 from nanoeuler.corpus.sample.world import Settings
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.storage.section import Section, section_type
+from scripts.configuration_keys import reference
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from stub_checkout import EVERY_STAGE, ROOT, Checkout
 
-from nanoeuler.config.resolved import read_resolved
+from nanoeuler.config import read_resolved
 
 REPORT = {"write_report": 1, "all": 1}
 DPO = {"dpo": 1, "evaluate_model": 1} | REPORT

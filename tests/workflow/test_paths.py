@@ -8,12 +8,12 @@ from stub_checkout import CONFIG, SOURCES
 
 from nanoeuler.config import load
 from nanoeuler.config.paths import Paths
+from nanoeuler.config.rules import option
 from nanoeuler.config.stages import SFT
 from nanoeuler.corpus.sources.fineweb import SOURCE as FINEWEB
 from nanoeuler.corpus.sources.gutenberg import SOURCE as GUTENBERG
 from nanoeuler.corpus.sources.gutenberg import about
 from nanoeuler.corpus.sources.own_text import OWN_TEXT
-from nanoeuler.workflow.params import option
 
 
 @pytest.fixture

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from stub_checkout import CONFIG, ROOT, SOURCES
 
+from nanoeuler.cli.greeting import next_steps
 from nanoeuler.config import load
 from nanoeuler.config.paths import Paths
 from nanoeuler.corpus.own_text import find_files
 from nanoeuler.corpus.sample.write import write_sample
 from nanoeuler.corpus.sources.gutenberg import SOURCE as GUTENBERG
 from nanoeuler.corpus.sources.registry import FETCHING
-from nanoeuler.workflow.lock import WorkflowLock
-from nanoeuler.workflow.next_steps import next_steps
+from nanoeuler.workflow.snakemake_internals import WorkflowLock
 from nanoeuler.workflow.start import mark, plan_options
 from tests.waiting import wait_until
 
@@ -114,7 +114,9 @@ rule all:
 
 def start_snakemake(folder: Path, awaited: str = "started") -> subprocess.Popen:
     """A Snakemake of a workflow with our lock, which has made the file `awaited`."""
-    lines = "from nanoeuler.workflow.lock import WorkflowLock\nlock = WorkflowLock()\n"
+    lines = (
+        "from nanoeuler.workflow.snakemake_internals import WorkflowLock\nlock = WorkflowLock()\n"
+    )
     (folder / "Snakefile").write_text(lines + SLOW)
     process = subprocess.Popen(
         [sys.executable, "-m", "snakemake", "--cores", "1"],

@@ -37,7 +37,7 @@ from nanoeuler.backend.records import (
     SwigluForm,
 )
 from nanoeuler.backend.reference import ReferenceBackend
-from nanoeuler.system.cores import threads_allowed
+from nanoeuler.system.machine import threads_allowed
 
 Array = np.ndarray
 

@@ -27,7 +27,7 @@ from nanoeuler.backend.cuda.algorithms import (
     write_algorithms,
 )
 from nanoeuler.errors import UserError
-from nanoeuler.system.user_cache import cache_folder
+from nanoeuler.system.machine import cache_folder
 
 WORKSPACE_BYTES = 64 << 20
 PROPOSALS = 24

@@ -7,7 +7,7 @@ from typing import BinaryIO
 
 from nanoeuler import log
 from nanoeuler.errors import UserError
-from nanoeuler.storage.locks import lock_file, lock_path
+from nanoeuler.storage.temporary import lock_file, lock_path
 
 INSTALL = (
     "install the CUDA libraries with requirements/install.sh cuda13 (cuda12 for a driver below 580)"

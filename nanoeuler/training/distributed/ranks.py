@@ -21,7 +21,7 @@ from pathlib import Path
 from nanoeuler import log
 from nanoeuler.backend.ops import Backend
 from nanoeuler.errors import UserError
-from nanoeuler.system.cores import threads_allowed
+from nanoeuler.system.machine import threads_allowed
 from nanoeuler.training.distributed import slurm_tasks
 from nanoeuler.training.distributed.group import ALONE, Group, HostGroup, Lost
 from nanoeuler.training.stopping import SIGNALS

@@ -3,7 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from nanoeuler.config.stages.stage import Stage
+from nanoeuler.config.stages import Stage
 
 if TYPE_CHECKING:
     from nanoeuler.backend.ops import Backend

@@ -1,6 +1,6 @@
 """The lists of keys in config/README.md, made from the sections themselves.
 
-python -m nanoeuler.config.reference prints them; a test compares them with the page.
+python scripts/configuration_keys.py prints them; a test compares them with the page.
 """
 
 import json
