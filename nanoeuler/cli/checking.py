@@ -7,13 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from nanoeuler import log
-from nanoeuler.cli.options import (
-    add_device,
-    add_gpus,
-    add_optional_path,
-    config_model,
-    finish,
-)
+from nanoeuler.cli.parser import Subparsers, config_model
 from nanoeuler.errors import UserError, nearest
 from nanoeuler.lessons import OPS
 
@@ -39,8 +33,7 @@ FORMS: list[dict[str, Any]] = [
 Muon."""
 
 
-def register(subparsers: argparse._SubParsersAction) -> None:
-    """Add this subcommand."""
+def register(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "check",
         help="compare every gradient with numerical derivatives, and the engine with the result",
@@ -52,9 +45,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         "--config that sets it is compared in it. With --op and --candidate, an op that you wrote "
         "is compared with the specification, and the likely mistake is named.",
     )
-    parser.add_argument(
-        "--quick", action="store_true", help="fewer and smaller models: a second or two"
-    )
+    parser.add_flag("--quick", "fewer and smaller models: a second or two")
     parser.add_argument(
         "--config",
         metavar="C",
@@ -68,10 +59,10 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         "--op", metavar="NAME", help="print what to write for this op, or check it (docs/lessons)"
     )
     op.completes = OPS
-    add_optional_path(parser, "--candidate", "FILE", "your functions of the op")
-    add_device(parser)
-    add_gpus(parser)
-    finish(parser, run_check)
+    parser.add_optional_path("--candidate", "FILE", "your functions of the op")
+    parser.add_device()
+    parser.add_gpus()
+    parser.finish(run_check)
 
 
 def run_check(options: argparse.Namespace) -> None:
@@ -276,15 +267,7 @@ def table_report(rows: "list[Comparison]") -> dict[str, Any]:
             max(math.inf if math.isnan(row.error) else row.error for row in rows)
         ),
         "rows": [
-            {
-                "case": row.case,
-                "tensor": row.tensor,
-                "elements": row.elements,
-                "error": finite(row.error),
-                "worst": finite(row.worst),
-                "limit": row.limit,
-                "ok": row.passed,
-            }
+            {**vars(row), "error": finite(row.error), "worst": finite(row.worst), "ok": row.passed}
             for row in rows
         ],
     }

@@ -4,8 +4,7 @@ import argparse
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
-from nanoeuler.cli.options import finish
-from nanoeuler.cli.parser import Parser
+from nanoeuler.cli.parser import Parser, Subparsers
 
 SHELLS = ("bash", "zsh")
 FOR_ZSH = """\
@@ -38,8 +37,7 @@ complete -o default -F _nanoeuler nanoeuler
 """
 
 
-def register(subparsers: argparse._SubParsersAction) -> None:
-    """Add this subcommand."""
+def register(subparsers: Subparsers) -> None:
     completion = subparsers.add_parser(
         "completion",
         help="print what bash or zsh needs to complete commands and options",
@@ -48,14 +46,14 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         "~/.bashrc, or with zsh into ~/.zshrc.",
     )
     completion.add_argument("shell", choices=SHELLS, metavar="SHELL", help="bash or zsh")
-    finish(completion, run_completion)
+    completion.finish(run_completion)
 
 
 def run_completion(options: argparse.Namespace) -> None:
     print((FOR_ZSH if options.shell == "zsh" else "") + script(options.whole_parser), end="")
 
 
-def script(parser: argparse.ArgumentParser) -> str:
+def script(parser: Parser) -> str:
     """The functions for bash, which zsh runs as well."""
     found = dict(commands(parser))
     return SCRIPT % {
@@ -73,12 +71,9 @@ def script(parser: argparse.ArgumentParser) -> str:
     }
 
 
-def commands(
-    parser: argparse.ArgumentParser, name: str = ""
-) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+def commands(parser: Parser, name: str = "") -> Iterator[tuple[str, Parser]]:
     """The parser and those of its subcommands, by their names: "", "chat", "gutenberg fetch"."""
-    if isinstance(parser, Parser):
-        parser.complete()
+    parser.complete()
     yield name, parser
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -86,7 +81,7 @@ def commands(
                 yield from commands(each, f"{name} {word}".strip())
 
 
-def words_of(parser: argparse.ArgumentParser) -> Iterator[str]:
+def words_of(parser: Parser) -> Iterator[str]:
     """Completions of a command: its subcommands, known arguments and options."""
     for action in parser._actions:
         if action.option_strings:

@@ -5,15 +5,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nanoeuler.cli.options import add_config, add_path, add_threads, finish
+from nanoeuler.cli.parser import Parser, Subparsers
 from nanoeuler.corpus.sources import COMMANDS
 
 if TYPE_CHECKING:
     from nanoeuler.corpus.sources.source import Step, TextSource
 
 
-def register(subparsers: argparse._SubParsersAction) -> None:
-    """Add these subcommands."""
+def register(subparsers: Subparsers) -> None:
     for command, meaning in COMMANDS.values():
         parser = subparsers.add_parser(command, help=meaning)
         parser.add_later(partial(add_steps, command))
@@ -21,9 +20,9 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser = subparsers.add_parser(
         "sample", help="write the invented world that the offline demo learns from"
     )
-    add_config(parser, "the section sample")
-    add_path(parser, "--output", "DIR", "the sample's folder, for example data/sample")
-    finish(parser, run_sample)
+    parser.add_config("the section sample")
+    parser.add_path("--output", "DIR", "the sample's folder, for example data/sample")
+    parser.finish(run_sample)
 
     parser = subparsers.add_parser(
         "assemble",
@@ -34,17 +33,17 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser = subparsers.add_parser(
         "bpe", help="learn a byte-level BPE tokenizer from a corpus, or take a given one"
     )
-    add_config(parser, "the section tokenizer")
-    add_path(parser, "--corpus", "MANIFEST", "manifest.json of a corpus")
-    add_path(parser, "--output", "FILE", "the tokenizer.json to write")
-    add_threads(parser)
-    finish(parser, run_bpe)
+    parser.add_config("the section tokenizer")
+    parser.add_path("--corpus", "MANIFEST", "manifest.json of a corpus")
+    parser.add_path("--output", "FILE", "the tokenizer.json to write")
+    parser.add_threads()
+    parser.finish(run_bpe)
 
     parser = subparsers.add_parser("tokenize", help="turn a corpus into token shards")
-    add_config(parser, "tokenizer.vocab_size")
-    add_path(parser, "--corpus", "MANIFEST", "manifest.json of a corpus")
-    add_path(parser, "--tokenizer", "FILE", "tokenizer.json")
-    add_path(parser, "--output", "FOLDER", "the folder to write shards and manifest.json to")
+    parser.add_config("tokenizer.vocab_size")
+    parser.add_path("--corpus", "MANIFEST", "manifest.json of a corpus")
+    parser.add_path("--tokenizer", "FILE", "tokenizer.json")
+    parser.add_path("--output", "FOLDER", "the folder to write shards and manifest.json to")
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
         "--group",
@@ -59,22 +58,22 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         metavar="FOLDER",
         help="put the shards of all groups together, in the order of their numbers",
     )
-    add_threads(parser)
-    finish(parser, run_tokenize)
+    parser.add_threads()
+    parser.finish(run_tokenize)
 
     parser = subparsers.add_parser(
         "import-gpt2", help="turn the files of GPT-2's own vocabulary into a tokenizer.json"
     )
     parser.add_argument("folder", type=Path, help="the folder with encoder.json and vocab.bpe")
-    add_path(parser, "--output", "FILE", "the tokenizer.json to write")
-    finish(parser, run_import)
+    parser.add_path("--output", "FILE", "the tokenizer.json to write")
+    parser.finish(run_import)
 
 
-def add_assemble(parser: argparse.ArgumentParser) -> None:
+def add_assemble(parser: Parser) -> None:
     """Add what `assemble` takes: the files of each source, and how to go about them."""
     from nanoeuler.corpus.sources.registry import ALL_TEXTS
 
-    add_config(parser, "the section corpus")
+    parser.add_config("the section corpus")
     for source in ALL_TEXTS:
         add_files(parser, source.option.flag, source.option.metavar, source.option.meaning)
     add_files(
@@ -84,12 +83,10 @@ def add_assemble(parser: argparse.ArgumentParser) -> None:
         "evaluation sets (questions as JSON lines, manifests of tasks): with corpus.decontaminate, "
         "documents that quote them are dropped",
     )
-    add_path(parser, "--output", "DIR", "the corpus's folder, for example data/corpora/sample")
-    parser.add_argument(
+    parser.add_path("--output", "DIR", "the corpus's folder, for example data/corpora/sample")
+    parser.add_number(
         "--group-files",
-        type=int,
-        metavar="N",
-        help="write the pages of each N web shards to files of their own (default: all to one)",
+        "write the pages of each N web shards to files of their own (default: all to one)",
     )
     parser.add_argument(
         "--step",
@@ -97,19 +94,16 @@ def add_assemble(parser: argparse.ArgumentParser) -> None:
         help="do one step of the work; the steps may run on different machines, and `compare` and "
         "`write` once for each group, at the same time",
     )
-    parser.add_argument(
+    parser.add_number(
         "--group",
-        type=int,
+        "with --step compare or write: the number of the group, whose shards alone are given",
         metavar="G",
-        help="with --step compare or write: the number of the group, whose shards alone are given",
     )
-    add_threads(parser)
-    finish(parser, run_assemble)
+    parser.add_threads()
+    parser.finish(run_assemble)
 
 
-def add_files(
-    parser: argparse.ArgumentParser, flag: str, metavar: str | None, meaning: str
-) -> None:
+def add_files(parser: Parser, flag: str, metavar: str | None, meaning: str) -> None:
     parser.add_argument(flag, nargs="*", default=[], metavar=metavar, help=meaning)
 
 
@@ -207,7 +201,7 @@ def evaluation_set(path: Path) -> tuple[str, Path]:
     return path.stem, path
 
 
-def add_steps(command: str, parser: argparse.ArgumentParser) -> None:
+def add_steps(command: str, parser: Parser) -> None:
     """Add what a command takes, or the commands inside it: a source may have several steps."""
     from nanoeuler.corpus.sources.registry import STEPS
 
@@ -219,9 +213,9 @@ def add_steps(command: str, parser: argparse.ArgumentParser) -> None:
         add_options(inside.add_parser(step.command.split()[1], help=step.help), step)
 
 
-def add_options(parser: argparse.ArgumentParser, step: "Step") -> None:
+def add_options(parser: Parser, step: "Step") -> None:
     if step.sections:
-        add_config(parser, step.sections)
+        parser.add_config(step.sections)
     for option in step.options:
         parser.add_argument(
             option.flag,
@@ -231,7 +225,7 @@ def add_options(parser: argparse.ArgumentParser, step: "Step") -> None:
             metavar=option.metavar,
             help=option.meaning,
         )
-    finish(parser, partial(run_step, step))
+    parser.finish(partial(run_step, step))
 
 
 def run_step(step: "Step", options: argparse.Namespace) -> None:

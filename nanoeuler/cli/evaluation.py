@@ -8,24 +8,12 @@ import shutil
 from pathlib import Path
 
 from nanoeuler import log
-from nanoeuler.cli.options import (
-    add_config,
-    add_device,
-    add_json,
-    add_model,
-    add_optional_path,
-    add_path,
-    add_ranks,
-    add_shared_gpus,
-    finish,
-    model_folder,
-)
+from nanoeuler.cli.parser import Subparsers, model_folder
 from nanoeuler.cli.training import engine_of, group_of
 from nanoeuler.errors import UserError
 
 
-def register(subparsers: argparse._SubParsersAction) -> None:
-    """Add these subcommands."""
+def register(subparsers: Subparsers) -> None:
     register_evaluate(subparsers)
     parser = subparsers.add_parser(
         "compare",
@@ -40,30 +28,29 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         metavar="RUN|FILE",
         help="runs, such as results/demo, or files that `nanoeuler evaluate` wrote",
     )
-    add_optional_path(parser, "--output", "FILE", "also write the table to this Markdown file")
-    add_json(parser)
-    finish(parser, run_compare)
+    parser.add_optional_path("--output", "FILE", "also write the table to this Markdown file")
+    parser.add_json()
+    parser.finish(run_compare)
     register_runs(subparsers)
     register_report(subparsers)
     register_watch(subparsers)
 
 
-def register_evaluate(subparsers: argparse._SubParsersAction) -> None:
+def register_evaluate(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "evaluate",
         help="measure a model",
         description="Measure a model: held-out bits per byte, tasks, replies, samples.",
     )
-    add_config(parser, "the section evaluate")
-    add_model(parser)
-    add_optional_path(
-        parser, "--tokens", "MANIFEST", "manifest.json of the token shards, for bits per byte"
+    parser.add_config("the section evaluate")
+    parser.add_model()
+    parser.add_optional_path(
+        "--tokens", "MANIFEST", "manifest.json of the token shards, for bits per byte"
     )
-    add_optional_path(
-        parser, "--questions", "FILE", "held-out questions with exact answers, JSON lines"
+    parser.add_optional_path(
+        "--questions", "FILE", "held-out questions with exact answers, JSON lines"
     )
-    add_optional_path(
-        parser,
+    parser.add_optional_path(
         "--instructions",
         "MANIFEST",
         "manifest.json of the instructions: some held-out ones are answered",
@@ -76,22 +63,21 @@ def register_evaluate(subparsers: argparse._SubParsersAction) -> None:
         metavar="MANIFEST",
         help="manifest.json of each task, as `nanoeuler task` writes it",
     )
-    add_path(
-        parser, "--output", "FILE", "JSON file to write, such as results/demo/evaluation/sft.json"
+    parser.add_path(
+        "--output", "FILE", "JSON file to write, such as results/demo/evaluation/sft.json"
     )
-    add_optional_path(
-        parser,
+    parser.add_optional_path(
         "--items",
         "FILE",
         "also write every answer and reply to this file of JSON lines",
     )
-    add_device(parser)
-    add_shared_gpus(parser)
-    add_ranks(parser)
-    finish(parser, run_evaluate)
+    parser.add_device()
+    parser.add_shared_gpus()
+    parser.add_ranks()
+    parser.finish(run_evaluate)
 
 
-def register_runs(subparsers: argparse._SubParsersAction) -> None:
+def register_runs(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "runs",
         help="list runs: how far they are, their scores and cost, and the settings that differ",
@@ -107,7 +93,7 @@ def register_runs(subparsers: argparse._SubParsersAction) -> None:
         help="runs, or folders of runs (default: results)",
     )
     parser.add_argument("--sort", metavar="KEY", help="list by a column, such as seconds")
-    parser.add_argument("--reverse", action="store_true", help="with --sort: the largest first")
+    parser.add_flag("--reverse", "with --sort: the largest first")
     parser.add_argument(
         "--where",
         nargs="+",
@@ -119,12 +105,12 @@ def register_runs(subparsers: argparse._SubParsersAction) -> None:
         "--columns", nargs="+", metavar="KEY", help="the columns to show, in this order"
     )
     form = parser.add_mutually_exclusive_group()
-    add_json(form)
+    parser.add_json(form)
     form.add_argument("--csv", action="store_true", help="print CSV, with plain numbers")
-    finish(parser, run_runs)
+    parser.finish(run_runs)
 
 
-def register_report(subparsers: argparse._SubParsersAction) -> None:
+def register_report(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "report",
         help="write the report of a run, or of several side by side",
@@ -139,34 +125,30 @@ def register_report(subparsers: argparse._SubParsersAction) -> None:
         help="folders of runs, such as results/demo; their workflow kept their configurations",
     )
     parser.add_argument("--config", help="with --run: YAML file, or inline JSON with all sections")
-    add_optional_path(parser, "--run", "DIR", "folder of one run whose configuration is given")
-    add_optional_path(
-        parser, "--output", "FILE", "HTML file to write (default: report.html in a single RUN)"
+    parser.add_optional_path("--run", "DIR", "folder of one run whose configuration is given")
+    parser.add_optional_path(
+        "--output", "FILE", "HTML file to write (default: report.html in a single RUN)"
     )
-    parser.add_argument(
-        "--without-model",
-        action="store_true",
-        help="leave the model out of a run's page, which is most of its bytes",
+    parser.add_flag(
+        "--without-model", "leave the model out of a run's page, which is most of its bytes"
     )
-    add_optional_path(
-        parser, "--metrics", "FILE", "also write the numbers of all stages to this JSON file"
+    parser.add_optional_path(
+        "--metrics", "FILE", "also write the numbers of all stages to this JSON file"
     )
-    add_optional_path(
-        parser,
+    parser.add_optional_path(
         "--table",
         "FILE",
         "also write the scores of all stages, side by side, to this Markdown file",
     )
-    add_optional_path(
-        parser,
+    parser.add_optional_path(
         "--card",
         "FILE",
         "also write the model card to this Markdown file, such as results/demo/README.md",
     )
-    finish(parser, run_report)
+    parser.finish(run_report)
 
 
-def register_watch(subparsers: argparse._SubParsersAction) -> None:
+def register_watch(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "watch",
         help="write the report of a run again and again while it trains",
@@ -177,8 +159,8 @@ def register_watch(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument(
         "--every", type=seconds, default=10, metavar="S", help="seconds (default 10)"
     )
-    add_optional_path(parser, "--output", "FILE", "HTML file to write (default: watch.html in RUN)")
-    finish(parser, run_watch)
+    parser.add_optional_path("--output", "FILE", "HTML file to write (default: watch.html in RUN)")
+    parser.finish(run_watch)
 
 
 def seconds(text: str) -> int:

@@ -6,28 +6,26 @@ from pathlib import Path
 from typing import Any
 
 from nanoeuler import log
-from nanoeuler.cli.options import add_device, add_gpus, add_model, finish, model_folder
+from nanoeuler.cli.parser import Parser, Subparsers, model_folder
 from nanoeuler.errors import UserError
 
 MOST_PROMPT = 10_000_000
 """Bytes of a prompt on standard input: more tokens than any context has."""
 
 
-def register(subparsers: argparse._SubParsersAction) -> None:
-    """Add these subcommands."""
+def register(subparsers: Subparsers) -> None:
     chat = subparsers.add_parser(
         "chat",
         help="talk to a model",
         description="Talk to a tuned model, or let a base model continue what you type.",
     )
-    add_model(chat)
+    chat.add_model()
     add_sampling(chat)
-    chat.add_argument(
+    chat.add_flag(
         "--history",
-        action="store_true",
-        help="let the model see earlier turns (default: it sees each line alone, as in tuning)",
+        "let the model see earlier turns (default: it sees each line alone, as in tuning)",
     )
-    finish(chat, run_chat)
+    chat.finish(run_chat)
     generate = subparsers.add_parser(
         "generate",
         help="continue a prompt",
@@ -46,46 +44,35 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     generate.add_argument(
         "--input", default="", help="further input to the instruction (tuned models)"
     )
-    generate.add_argument(
-        "--raw",
-        action="store_true",
-        help="continue the bare prompt, without a tuned model's template",
-    )
-    finish(generate, run_generate)
+    generate.add_flag("--raw", "continue the bare prompt, without a tuned model's template")
+    generate.finish(run_generate)
     register_serve(subparsers)
 
 
-def add_sampling(parser: argparse.ArgumentParser) -> None:
+def add_sampling(parser: Parser) -> None:
     """How a model chooses tokens, and where it runs; `Sampling` has the defaults."""
-    parser.add_argument("--max-tokens", type=int, metavar="N", help="longest reply (default 200)")
-    parser.add_argument(
+    parser.add_number("--max-tokens", "longest reply (default 200)")
+    parser.add_number(
         "--temperature",
-        type=float,
+        "0: always the likeliest token; 1: as the model is (default 0.7)",
+        kind=float,
         metavar="X",
-        help="0: always the likeliest token; 1: as the model is (default 0.7)",
     )
-    parser.add_argument(
-        "--top-k",
-        type=int,
-        metavar="K",
-        help="choose among the K likeliest tokens (default 0: all)",
+    parser.add_number(
+        "--top-k", "choose among the K likeliest tokens (default 0: all)", metavar="K"
     )
-    parser.add_argument(
+    parser.add_number(
         "--top-p",
-        type=float,
+        "choose among the fewest tokens that hold the share P (default 0.95)",
+        kind=float,
         metavar="P",
-        help="choose among the fewest tokens that hold the share P (default 0.95)",
     )
-    parser.add_argument(
-        "--seed", type=int, metavar="N", help="the same seed gives the same text (default 1)"
+    parser.add_number("--seed", "the same seed gives the same text (default 1)")
+    parser.add_flag(
+        "--no-speculation", "decode token by token, without drafts: the same text, slower"
     )
-    parser.add_argument(
-        "--no-speculation",
-        action="store_true",
-        help="decode token by token, without drafts: the same text, slower",
-    )
-    add_device(parser)
-    add_gpus(parser)
+    parser.add_device()
+    parser.add_gpus()
 
 
 def sampling_options(options: argparse.Namespace) -> dict[str, Any]:
@@ -215,7 +202,7 @@ def run_chat(options: argparse.Namespace) -> None:
         terminal.write("\n")
 
 
-def register_serve(subparsers: argparse._SubParsersAction) -> None:
+def register_serve(subparsers: Subparsers) -> None:
     serve = subparsers.add_parser(
         "serve",
         help="models over HTTP: OpenAI's API, and a page",
@@ -231,7 +218,7 @@ def register_serve(subparsers: argparse._SubParsersAction) -> None:
         metavar="ADDRESS",
         help="address to listen on (default 127.0.0.1: this machine alone)",
     )
-    serve.add_argument("--port", type=int, default=8000, metavar="N", help="port (default 8000)")
+    serve.add_number("--port", "port (default 8000)", 8000)
     serve.add_argument(
         "--api-key-file",
         type=Path,
@@ -246,43 +233,27 @@ def register_serve(subparsers: argparse._SubParsersAction) -> None:
         help="address of a page that may use the server, such as https://chat.example.org; "
         "may be given several times",
     )
-    serve.add_argument(
+    serve.add_number(
         "--rows",
-        type=int,
-        metavar="N",
-        help="most replies that a model writes at a time (default 64; on a CPU at most 32; fewer "
+        "most replies that a model writes at a time (default 64; on a CPU at most 32; fewer "
         "where memory asks for it)",
     )
-    serve.add_argument(
+    serve.add_number(
         "--context",
-        type=int,
-        metavar="N",
-        help="most tokens of a prompt and its reply together (default: the model's context; fewer "
+        "most tokens of a prompt and its reply together (default: the model's context; fewer "
         "where memory asks for it)",
     )
-    serve.add_argument(
-        "--queue",
-        type=int,
-        default=256,
-        metavar="N",
-        help="most prompts that wait; further ones are answered 429 (default 256)",
+    serve.add_number(
+        "--queue", "most prompts that wait; further ones are answered 429 (default 256)", 256
     )
-    serve.add_argument(
-        "--seconds",
-        type=float,
-        default=600.0,
-        metavar="N",
-        help="longest time for a request (default 600)",
-    )
-    serve.add_argument(
+    serve.add_number("--seconds", "longest time for a request (default 600)", 600.0, kind=float)
+    serve.add_flag(
         "--no-speculation",
-        action="store_true",
-        help="write a reply that is alone token by token, too, without drafts: the same text, "
-        "slower",
+        "write a reply that is alone token by token, too, without drafts: the same text, slower",
     )
-    add_device(serve)
-    add_gpus(serve)
-    finish(serve, run_serve)
+    serve.add_device()
+    serve.add_gpus()
+    serve.finish(run_serve)
 
 
 def run_serve(options: argparse.Namespace) -> None:

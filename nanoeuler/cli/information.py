@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from nanoeuler import log
 from nanoeuler.backend import DEVICES
-from nanoeuler.cli.options import add_gpus, add_json, config_model, finish
+from nanoeuler.cli.parser import Subparsers, config_model
 from nanoeuler.errors import UserError
 from nanoeuler.shipped import find
 
@@ -19,8 +19,7 @@ Line = tuple[str, str, str]
 """Name, value and note."""
 
 
-def register(subparsers: argparse._SubParsersAction) -> None:
-    """Add this subcommand."""
+def register(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "info",
         help="parameters, FLOPs and bytes of a model; this machine",
@@ -37,20 +36,12 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     which.add_argument(
         "--config", metavar="C", help="path of a config, or inline JSON with its model section"
     )
-    parser.add_argument(
-        "--rows",
-        type=int,
-        default=8,
-        metavar="N",
-        help="rows of a micro-batch, for its memory (default 8)",
-    )
-    parser.add_argument(
-        "--length", type=int, metavar="N", help="tokens of a row (default: the model's context)"
-    )
+    parser.add_number("--rows", "rows of a micro-batch, for its memory (default 8)", 8)
+    parser.add_number("--length", "tokens of a row (default: the model's context)")
     parser.add_argument("--device", choices=DEVICES, default="auto")
-    add_gpus(parser)
-    add_json(parser)
-    finish(parser, run_info)
+    parser.add_gpus()
+    parser.add_json()
+    parser.finish(run_info)
 
 
 def run_info(options: argparse.Namespace) -> None:
@@ -162,7 +153,7 @@ def describe_memory(
     from nanoeuler.model.buffers import rows_within, training_pass_bytes
     from nanoeuler.model.families import make_blocks
     from nanoeuler.model.spec import storage_elements, tensor_table
-    from nanoeuler.workflow.machine import memory_megabytes
+    from nanoeuler.system.machine import memory
 
     buffer = 4 * storage_elements(tensor_table(config))
     for block in make_blocks(config):
@@ -170,7 +161,7 @@ def describe_memory(
     width = backend.activation.itemsize
     copy = 0 if backend.activation == backend.dtype else buffer // 2
     if backend.device is None:
-        available, holder = memory_megabytes() * 2**20, "this machine's memory"
+        available, holder = memory(), "this machine's memory"
     else:
         available = backend.device.free_memory
         holder = f"free memory of {backend.device.name}"
@@ -231,14 +222,13 @@ def print_presets() -> None:
 def describe_machine(backend: "Backend", why: str) -> dict[str, Any]:
     """The engine and why it was chosen, its GPU if any, and this machine with its packages."""
     from nanoeuler.system import provenance
-    from nanoeuler.workflow.machine import memory_megabytes
+    from nanoeuler.system.machine import memory
 
     found, device = provenance.collect(), backend.device
     gpu = device and {"name": device.name, "memory": device.memory, "free": device.free_memory}
     kept = {key: found[key] for key in ("cores", "cpu", "nanoeuler", "python", "packages")}
-    memory = memory_megabytes() * 2**20
     engine = {"backend": backend.name, "reason": why, "blas": backend.environment().get("blas")}
-    return {**engine, "gpu": gpu, "memory": memory, **kept}
+    return {**engine, "gpu": gpu, "memory": memory(), **kept}
 
 
 def print_machine(machine: dict[str, Any]) -> None:

@@ -4,12 +4,11 @@ import argparse
 from pathlib import Path
 
 from nanoeuler import log
-from nanoeuler.cli.options import add_model, add_path, finish, model_folder
+from nanoeuler.cli.parser import Subparsers, model_folder
 from nanoeuler.model.template import TEMPLATES
 
 
-def register(subparsers: argparse._SubParsersAction) -> None:
-    """Add these subcommands."""
+def register(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "export",
         help="write a model for transformers, llama.cpp or Ollama",
@@ -17,7 +16,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         "llama.cpp with Ollama's Modelfile beside it, or as a model folder like the one it comes "
         "from, with --dtype bf16 half as large. Other programs get no extra prediction heads.",
     )
-    add_model(parser)
+    parser.add_model()
     parser.add_argument(
         "--format",
         choices=("hf", "gguf", "nanoeuler"),
@@ -30,8 +29,8 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         default="f32",
         help="type of the weights (default f32, as they were trained); q8_0 is GGUF's only",
     )
-    add_path(parser, "--output", "DIR", "the new folder to write")
-    finish(parser, run_export)
+    parser.add_path("--output", "DIR", "the new folder to write")
+    parser.finish(run_export)
 
     parser = subparsers.add_parser(
         "import",
@@ -46,8 +45,8 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         choices=tuple(TEMPLATES),
         help="the prompts that the model was tuned on (default: those that its folder tells of)",
     )
-    add_path(parser, "--output", "DIR", "the new model folder to write")
-    finish(parser, run_import)
+    parser.add_path("--output", "DIR", "the new model folder to write")
+    parser.finish(run_import)
 
 
 def run_export(options: argparse.Namespace) -> None:
@@ -64,7 +63,7 @@ def run_import(options: argparse.Namespace) -> None:
     log.line("import", str(options.output), template=model.template or "none")
 
 
-def register_changes(subparsers: argparse._SubParsersAction) -> None:
+def register_changes(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "accept",
         help="take a model, records or a tokenizer that you changed yourself",
@@ -73,7 +72,7 @@ def register_changes(subparsers: argparse._SubParsersAction) -> None:
         "changed or made yourself, this notes the present hashes, if it can be read at all.",
     )
     parser.add_argument("path", type=Path, help="the folder, or the tokenizer.json")
-    finish(parser, run_accept)
+    parser.finish(run_accept)
 
     parser = subparsers.add_parser(
         "refine",
@@ -83,9 +82,9 @@ def register_changes(subparsers: argparse._SubParsersAction) -> None:
         "pretrain.init_from. `pretrain.grow_at` refines a model within a run, with the moments of "
         "its optimizer.",
     )
-    add_model(parser)
-    add_path(parser, "--output", "DIR", "folder of the deeper model")
-    finish(parser, run_refine)
+    parser.add_model()
+    parser.add_path("--output", "DIR", "folder of the deeper model")
+    parser.finish(run_refine)
 
 
 def run_accept(options: argparse.Namespace) -> None:

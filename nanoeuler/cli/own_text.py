@@ -9,28 +9,23 @@ resumes a run that was stopped, and takes the configuration as it then is.
 """
 
 import argparse
-import glob
-import hashlib
 import os
 import re
-import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from nanoeuler.cli.options import finish
+from nanoeuler.cli.parser import Subparsers
 from nanoeuler.cli.workflow import run_snakemake
 from nanoeuler.corpus.sources import is_named
 from nanoeuler.errors import UserError, brief
 from nanoeuler.shipped import find_snakefile
-from nanoeuler.storage.names import FORM_OF_NAME, is_name, plain_name
 
 MOST_MINUTES = 24 * 60
 RESULTS = Path("results")
 
 
-def register(subparsers: argparse._SubParsersAction) -> None:
-    """Add this subcommand."""
+def register(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "train",
         help="from your own text to a model that you can talk to, in one line",
@@ -39,13 +34,13 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         "stops; the same command resumes.",
     )
     parser.add_argument("text", nargs="+", metavar="TEXT", help="text files, folders or globs")
-    parser.add_argument(
+    parser.add_number(
         "--minutes",
-        type=float,
-        default=10.0,
-        metavar="M",
-        help="about how long it may take on this machine (default 10); "
+        "about how long it may take on this machine (default 10); "
         "little text needs less, and then takes less",
+        10.0,
+        kind=float,
+        metavar="M",
     )
     parser.add_argument(
         "--name",
@@ -70,11 +65,12 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         help="go on from this model, with its tokenizer: models/stories, or the folder of any "
         "model, run or stage (default: begin with random weights)",
     )
-    finish(parser, run_train)
+    parser.finish(run_train)
 
 
 def run_train(options: argparse.Namespace) -> int:
     from nanoeuler.planning.own_run import together
+    from nanoeuler.storage.names import FORM_OF_NAME, is_name
 
     if not 1 <= options.minutes <= MOST_MINUTES:
         raise UserError(
@@ -212,6 +208,10 @@ def choose_name(texts: Sequence[str], results: Path, first_line: str) -> str:
 
 def candidates(texts: Sequence[str]) -> Iterator[str]:
     """Names for the run of `texts`, the shortest first."""
+    import hashlib  # these take as long as all else that `--help` imports
+
+    from nanoeuler.storage.names import plain_name
+
     name = name_of(texts[0])
     yield name
     around = plain_name(shown(texts[0]).parent.name)
@@ -223,11 +223,15 @@ def candidates(texts: Sequence[str]) -> Iterator[str]:
 
 def name_of(path: str) -> str:
     """A name for a run: that of the file or folder, as `plain_name` writes it."""
+    from nanoeuler.storage.names import plain_name
+
     return plain_name(shown(path).stem) or UNNAMED
 
 
 def shown(path: str) -> Path:
     """The file or folder that `path` names, or that a glob starts from."""
+    import glob
+
     whole = os.path.abspath(os.path.expanduser(path))
     while glob.has_magic(whole) and not os.path.exists(whole):
         whole = os.path.dirname(whole)
@@ -236,6 +240,8 @@ def shown(path: str) -> Path:
 
 def command_line(words: Sequence[str]) -> str:
     """The words as a shell reads them, on one line whatever is in them."""
+    import shlex
+
     return " ".join(
         shlex.quote(word) if word.isprintable() else f"$'{''.join(map(escaped, word))}'"
         for word in words

@@ -1,13 +1,20 @@
-"""A command-line parser that refuses in one sentence, with the name that was probably meant."""
+"""A command-line parser with the options that several subcommands have. It refuses in one sentence,
+with the name that was probably meant."""
 
 import argparse
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
+from nanoeuler.backend import DEVICES
 from nanoeuler.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from nanoeuler.model.config import ModelConfig
 
 LONGEST = 300
 """Characters of a refusal that are shown; what was typed may be of any length."""
+Handler = Callable[[argparse.Namespace], int | None]
 
 
 class UsageError(UserError):
@@ -17,9 +24,9 @@ class UsageError(UserError):
 class Parser(argparse.ArgumentParser):
     """The parser of the command or of a subcommand. Raises `UsageError` instead of exiting."""
 
-    later: Callable[[argparse.ArgumentParser], None] | None = None
+    later: "Callable[[Parser], None] | None" = None
 
-    def add_later(self, add: Callable[[argparse.ArgumentParser], None]) -> None:
+    def add_later(self, add: "Callable[[Parser], None]") -> None:
         """Let `add` add the arguments when they are needed: it has to import what they mean."""
         self.later = add
 
@@ -32,6 +39,80 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, *given: Any, **named: Any) -> Any:
         self.complete()
         return super().parse_known_args(*given, **named)
+
+    def add_config(self, sections: str) -> None:
+        self.add_argument(
+            "--config",
+            required=True,
+            metavar="C",
+            help="configuration: a YAML file, a run's configuration.json, or inline JSON with "
+            f"{sections}",
+        )
+
+    def add_path(self, flag: str, metavar: str, meaning: str) -> None:
+        """A path that must be given."""
+        self.add_argument(flag, required=True, type=Path, metavar=metavar, help=meaning)
+
+    def add_optional_path(self, flag: str, metavar: str, meaning: str) -> None:
+        self.add_argument(flag, type=Path, metavar=metavar, help=meaning)
+
+    def add_flag(self, flag: str, meaning: str) -> None:
+        self.add_argument(flag, action="store_true", help=meaning)
+
+    def add_number(
+        self,
+        flag: str,
+        meaning: str,
+        default: float | None = None,
+        kind: type = int,
+        metavar: str = "N",
+    ) -> None:
+        self.add_argument(flag, type=kind, default=default, metavar=metavar, help=meaning)
+
+    def add_model(self) -> None:
+        """The model, as an argument or as the option `--model`; `model_folder` reads them."""
+        meaning = "model folder, or the folder of a stage or a run, such as results/demo"
+        self.add_argument("folder", nargs="?", metavar="DIR", help=meaning)
+        self.add_argument("--model", metavar="DIR", help="the same as an option")
+
+    def add_threads(self) -> None:
+        self.add_number(
+            "--threads", "threads (default 1); the result is the same for any number", 1
+        )
+
+    def add_device(self) -> None:
+        self.add_argument(
+            "--device",
+            choices=DEVICES,
+            default="auto",
+            help="engine (default: auto, the fastest there is)",
+        )
+
+    def add_gpus(self) -> None:
+        self.add_number("--gpus", "1: a GPU may be used; 0 forces the CPU")
+
+    def add_shared_gpus(self) -> None:
+        """`--gpus` of a stage that several GPUs can share: None, a number, or "auto"."""
+        self.add_argument(
+            "--gpus",
+            type=gpus_or_auto,
+            metavar="N",
+            help="GPUs that share the work (default 1); auto takes all there are, 0 forces the CPU",
+        )
+
+    def add_ranks(self) -> None:
+        self.add_number("--ranks", "processes that share the work, on a CPU (default 1)", 1)
+
+    def add_json(self, group: argparse._ActionsContainer | None = None) -> None:
+        meaning = "print JSON for programs, in bytes, seconds, tokens and shares"
+        (group or self).add_argument("--json", action="store_true", help=meaning)
+
+    def finish(self, handler: Handler) -> None:
+        """Add the option `--log`, which every subcommand has, and the function that runs it."""
+        self.add_argument(
+            "--log", type=Path, metavar="FILE", help="append log lines to this file as well"
+        )
+        self.set_defaults(handler=handler, parser=self)
 
     def read(self, arguments: Sequence[str] | None) -> argparse.Namespace:
         """Parse; an argument that is left over is refused by the subcommand that was given it."""
@@ -71,3 +152,43 @@ class Parser(argparse.ArgumentParser):
     def refuse(self, problem: str, remedy: str) -> NoReturn:
         shown = problem if len(problem) <= LONGEST else problem[: LONGEST - 1] + "…"
         raise UsageError(f"{self.prog}: {shown}; {remedy}")
+
+
+Subparsers: TypeAlias = "argparse._SubParsersAction[Parser]"
+
+
+def model_folder(options: argparse.Namespace) -> Path:
+    """The model folder that was asked for. Raises `UserError` unless it was given once."""
+    from nanoeuler.inference.finding import find_model
+
+    given = [folder for folder in (options.folder, options.model) if folder is not None]
+    if len(given) == 1:
+        return find_model(Path(given[0]))
+    if given:
+        raise UserError(f"{given[0]} and {given[1]} are two models; give one of them")
+    models = sorted(Path("results").glob("*/*/model/config.json"), key=modified, reverse=True)
+    found = models[0].parent if models else "models/stories, which is shipped"
+    raise UserError(f"no model was given; name its folder, for example {found}")
+
+
+def modified(path: Path) -> float:
+    return path.stat().st_mtime
+
+
+def config_model(config: dict[str, Any]) -> "ModelConfig":
+    """The model of `--config`."""
+    from nanoeuler.model.config import ModelConfig
+
+    if "model" not in config:
+        raise UserError(
+            "--config: there is no model section; "
+            'give one, such as \'{"model": {"preset": "small"}}\''
+        )
+    return ModelConfig.from_dict(config["model"])
+
+
+def gpus_or_auto(text: str) -> int | str:
+    try:
+        return text if text == "auto" else int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor auto") from None

@@ -5,7 +5,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from nanoeuler.backend import DEVICES
-from nanoeuler.cli.options import add_json, finish
+from nanoeuler.cli.parser import Subparsers
 from nanoeuler.errors import UserError
 from nanoeuler.log import counted, format_seconds, size
 
@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from nanoeuler.planning.plan import Config, Plan
 
 
-def register(subparsers: argparse._SubParsersAction) -> None:
-    """Add this subcommand."""
+def register(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "plan",
         help="what a configuration will cost on this machine",
@@ -43,22 +42,18 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument(
         "--device", choices=DEVICES, help="engine to probe (default: the configuration's)"
     )
-    parser.add_argument(
+    parser.add_flag(
         "--unless-short",
-        action="store_true",
-        help="don't time steps of a run that takes minutes on any machine; the workflow sets this",
+        "don't time steps of a run that takes minutes on any machine; the workflow sets this",
     )
-    parser.add_argument(
+    parser.add_flag(
         "--slurm",
-        action="store_true",
-        help="plan for the Slurm cluster that this machine submits to: say what its nodes lack, "
+        "plan for the Slurm cluster that this machine submits to: say what its nodes lack, "
         "and time nothing here",
     )
-    parser.add_argument(
+    parser.add_number(
         "--gpus",
-        type=int,
-        metavar="N",
-        help="GPUs that share each step, here or elsewhere (default 1); more than 8 are on several "
+        "GPUs that share each step, here or elsewhere (default 1); more than 8 are on several "
         "hosts; 0 forces the CPU",
     )
     parser.add_argument(
@@ -66,8 +61,8 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         metavar="FILE",
         help="also keep the plan in this JSON file, for the report; the workflow sets this",
     )
-    add_json(parser)
-    finish(parser, run_plan)
+    parser.add_json()
+    parser.finish(run_plan)
 
 
 def run_plan(options: argparse.Namespace) -> int:

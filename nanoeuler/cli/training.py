@@ -8,15 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nanoeuler import log
-from nanoeuler.cli.options import (
-    add_config,
-    add_device,
-    add_optional_path,
-    add_path,
-    add_ranks,
-    add_shared_gpus,
-    finish,
-)
+from nanoeuler.cli.parser import Subparsers
 from nanoeuler.config.stages import BY_SECTION, RECORD_STAGES, Stage
 from nanoeuler.errors import UserError
 
@@ -25,8 +17,7 @@ if TYPE_CHECKING:
     from nanoeuler.training.distributed.group import Group
 
 
-def register(subparsers: argparse._SubParsersAction) -> None:
-    """Add these subcommands."""
+def register(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "fit",
         help="say how many records and pairs the context will hold, before any training",
@@ -34,18 +25,18 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         "is less than its minimum_fit_share.",
     )
     sections = " and ".join(stage.section for stage in RECORD_STAGES.values())
-    add_config(parser, f"model.context and the sections {sections}")
-    add_path(parser, "--tokenizer", "FILE", "tokenizer.json")
+    parser.add_config(f"model.context and the sections {sections}")
+    parser.add_path("--tokenizer", "FILE", "tokenizer.json")
     for kind in RECORD_STAGES:
-        add_optional_path(parser, f"--{kind}", "MANIFEST", f"manifest.json of the {kind}")
-    add_path(parser, "--output", "FILE", "JSON file for the counts")
-    finish(parser, run_fit)
+        parser.add_optional_path(f"--{kind}", "MANIFEST", f"manifest.json of the {kind}")
+    parser.add_path("--output", "FILE", "JSON file for the counts")
+    parser.finish(run_fit)
 
     for stage in BY_SECTION.values():
         add_stage(subparsers, stage)
 
 
-def add_stage(subparsers: argparse._SubParsersAction, stage: Stage) -> None:
+def add_stage(subparsers: Subparsers, stage: Stage) -> None:
     """Add the subcommand of a stage."""
     parser = subparsers.add_parser(
         stage.section,
@@ -54,31 +45,30 @@ def add_stage(subparsers: argparse._SubParsersAction, stage: Stage) -> None:
     )
     if stage.records:
         own = stage.records.kind
-        add_path(parser, f"--{own}", "MANIFEST", f"manifest.json of the {stage.records.noun}")
+        parser.add_path(f"--{own}", "MANIFEST", f"manifest.json of the {stage.records.noun}")
         for kind in RECORD_STAGES:
             if kind != own:
                 meaning = f"manifest.json of {kind} whose held-out prompts are not to be learned"
-                add_optional_path(parser, f"--{kind}", "MANIFEST", meaning)
+                parser.add_optional_path(f"--{kind}", "MANIFEST", meaning)
     else:
-        add_path(parser, "--tokens", "MANIFEST", "manifest.json of the token shards")
+        parser.add_path("--tokens", "MANIFEST", "manifest.json of the token shards")
     if stage.parents:
         meaning = f"model to start from (default: {stage.section}.init_from"
         meaning += ")" if stage.needs_parent else "; without either the weights are random)"
-        add_optional_path(parser, "--parent", "DIR", meaning)
-    add_config(parser, f"the sections seed, model and {stage.section}")
-    add_path(parser, "--tokenizer", "FILE", "tokenizer.json")
-    add_path(parser, "--output", "DIR", f"folder of the stage, such as results/demo/{stage.name}")
-    add_device(parser)
-    add_shared_gpus(parser)
-    add_ranks(parser)
-    add_optional_path(
-        parser,
+        parser.add_optional_path("--parent", "DIR", meaning)
+    parser.add_config(f"the sections seed, model and {stage.section}")
+    parser.add_path("--tokenizer", "FILE", "tokenizer.json")
+    parser.add_path("--output", "DIR", f"folder of the stage, such as results/demo/{stage.name}")
+    parser.add_device()
+    parser.add_shared_gpus()
+    parser.add_ranks()
+    parser.add_optional_path(
         "--candidate",
         "FILE",
         "compute with the ops that this file defines instead of the specification's (slow; for "
         "docs/lessons)",
     )
-    finish(parser, partial(run_stage, stage))
+    parser.finish(partial(run_stage, stage))
 
 
 def run_fit(options: argparse.Namespace) -> int:

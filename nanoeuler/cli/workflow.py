@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 from nanoeuler import log
-from nanoeuler.cli.options import finish
+from nanoeuler.cli.parser import Subparsers
 from nanoeuler.config.stages import BY_NAME
 from nanoeuler.errors import UserError, nearest
 from nanoeuler.shipped import HOME, find, find_snakefile
@@ -25,8 +25,7 @@ DEFAULT_CONFIG = Path("config/config.yaml")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def register(subparsers: argparse._SubParsersAction) -> None:
-    """Add this subcommand."""
+def register(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "run",
         usage="nanoeuler run [CONFIG ...] [STAGE ...] [-- SNAKEMAKE'S OPTIONS]",
@@ -43,7 +42,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         "as -n, which only says what would be done",
     )
     words.completes = TARGETS  # for the shell
-    finish(parser, run_run)
+    parser.finish(run_run)
 
 
 def run_run(options: argparse.Namespace) -> int:

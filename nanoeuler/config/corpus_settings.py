@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 from annotated_types import Ge, MinLen
 
 from nanoeuler.corpus.sources.registry import ALL_TEXTS, NAMED, SOURCES
-from nanoeuler.storage.names import Name
 from nanoeuler.storage.section import (
-    EachOnce,
+    EACH_ONCE,
+    Name,
     Section,
     key,
     section,
@@ -85,14 +85,14 @@ class Corpus(Section):
         "section; null takes the run's name",
         default=None,
     )
-    sources: Annotated[list[Annotated[str, MinLen(1)] | OwnTextSource], EachOnce()] = key(
+    sources: Annotated[list[Annotated[str, MinLen(1)] | OwnTextSource], EACH_ONCE] = key(
         f"{', '.join(source.name for source in NAMED)}, and any number of text files, folders or "
         "globs of your own; {path: …, encoding: …, separator: …} says how the files are "
         "read: in the encoding, each parted into documents at lines that are the separator",
         default=["gutenberg", "fineweb"],
         min_length=1,
     )
-    books: Literal["all"] | Annotated[list[Annotated[int, Ge(1)]], MinLen(1), EachOnce()] = key(
+    books: Literal["all"] | Annotated[list[Annotated[int, Ge(1)]], MinLen(1), EACH_ONCE] = key(
         "ids of the books to take from the sources file, or all", default="all"
     )
     join_lines: bool = key(

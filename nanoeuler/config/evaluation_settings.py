@@ -4,8 +4,7 @@ from typing import Annotated, Literal
 
 from annotated_types import MinLen
 
-from nanoeuler.storage.names import Name
-from nanoeuler.storage.section import Section, key, section
+from nanoeuler.storage.section import Name, Section, key, section
 
 TaskKind = Literal[
     "hellaswag", "arc_easy", "arc_challenge", "piqa", "winogrande", "blimp", "lambada", None

@@ -12,8 +12,8 @@ from annotated_types import Ge
 
 from nanoeuler.config.corpus_settings import Corpus, Sample, Tokenizer
 from nanoeuler.config.evaluation_settings import Evaluate
-from nanoeuler.storage.names import Name
 from nanoeuler.storage.section import (
+    Name,
     Reruns,
     Section,
     key,

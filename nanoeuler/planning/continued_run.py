@@ -5,9 +5,7 @@ chosen. docs/own-text.md has the measurements behind the constants.
 """
 
 import math
-import multiprocessing
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -104,13 +102,8 @@ def read_text(entries: Sequence[Entry], start: Start) -> Text:
 
 
 def speed_here(start: Start) -> tuple[Speed, str]:
-    """How fast the model learns on this machine, and the name of the engine.
-
-    It is measured in a process of its own, whose end leaves the GPU to the training.
-    """
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=context, initializer=log.start) as process:
-        return process.submit(measure, start.config).result()
+    """How fast the model learns on this machine, and the name of the engine."""
+    return own_run.apart(measure, start.config)
 
 
 def measure(config: ModelConfig) -> tuple[Speed, str]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -45,6 +45,8 @@ from nanoeuler.tokenizer.vocabulary import SMALLEST, build
 
 if TYPE_CHECKING:
     from nanoeuler.backend.ops import Backend
+
+T = TypeVar("T")
 
 LEAST_BYTES = 20_000
 """Some ten pages. Of less, a model learns little more than the alphabet."""
@@ -233,14 +235,16 @@ def learn_vocabulary(sample: Sequence[bytes], total: int) -> Tokenizer:
     return Tokenizer(build(learn(counts, wanted)))
 
 
-def choose_here(text: Text, minutes: float) -> tuple[Choice, str]:
-    """Choose for this machine. Returns the choice and the name of the engine.
-
-    Speeds are measured in a process of their own, whose end leaves the GPU to the training.
-    """
+def apart(measure: Callable[..., T], *arguments: Any) -> T:
+    """Measure speeds in a process of its own, whose end leaves the GPU to the training."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context, initializer=log.start) as process:
-        return process.submit(measure_and_choose, text, minutes).result()
+        return process.submit(measure, *arguments).result()
+
+
+def choose_here(text: Text, minutes: float) -> tuple[Choice, str]:
+    """Choose for this machine. Returns the choice and the name of the engine."""
+    return apart(measure_and_choose, text, minutes)
 
 
 def measure_and_choose(text: Text, minutes: float) -> tuple[Choice, str]:

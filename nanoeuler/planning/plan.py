@@ -37,6 +37,7 @@ from nanoeuler.planning.data import (
 from nanoeuler.planning.scaling_law import Estimate
 from nanoeuler.storage.files import read_json, write_json
 from nanoeuler.storage.shape import check_shape
+from nanoeuler.system.machine import memory
 from nanoeuler.training.optimizer.adamw import AdamW
 from nanoeuler.training.optimizer.optimizer import (
     checkpoint_bytes,
@@ -301,12 +302,12 @@ def shortages(config: Config, plan: Plan, config_name: str) -> list[str]:
                 f"the disk of {folder} has {size(free)} free and the run needs about "
                 f"{size(amount)}: make room, or put data_dir or results_dir elsewhere"
             )
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    there = memory()
     instead = f"snakemake --configfile {smaller(config_name)}"
-    if plan.memory > memory:
+    if plan.memory > there:
         found.append(
             f"training needs about {size(plan.memory)} of memory and this machine has "
-            f"{size(memory)}: take a smaller model, for example: {instead}"
+            f"{size(there)}: take a smaller model, for example: {instead}"
         )
     limit, hours = config.get("max_hours"), plan.seconds / 3600
     if limit is not None and is_too_long(config, plan):

@@ -5,7 +5,6 @@ there: no space, quote, slash, brace or control character, and no dash in front.
 """
 
 import unicodedata
-from typing import Annotated, Any
 
 FORM_OF_NAME = "a name of at most 200 letters, digits, dots, dashes and underscores"
 LONGEST = 200
@@ -50,24 +49,3 @@ def plain_name(text: str, last: bool = False) -> str:
 def kind(letter: str) -> str:
     """L for letters, M for the marks on them, N for digits; others for what is none."""
     return unicodedata.category(letter)[0]
-
-
-class IsName:
-    """Annotates a text that must be a name."""
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        from pydantic_core import core_schema
-
-        return core_schema.no_info_after_validator_function(require_name, handler(source))
-
-    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
-        return {**handler(schema), "x-form": FORM_OF_NAME}
-
-
-def require_name(text: str) -> str:
-    if not is_name(text):
-        raise ValueError(FORM_OF_NAME)
-    return text
-
-
-Name = Annotated[str, IsName()]

@@ -8,7 +8,9 @@ only reads its settings, and should not have to import pydantic for that.
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import Enum, auto
-from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
+from typing import Annotated, Any, ClassVar, Self, TypeVar, dataclass_transform
+
+from nanoeuler.storage.names import FORM_OF_NAME, is_name
 
 T = TypeVar("T")
 
@@ -118,19 +120,27 @@ def section_type(item: Field[Any]) -> type[Section] | None:
     return item.type if isinstance(item.type, type) and issubclass(item.type, Section) else None
 
 
-class EachOnce:
-    """Annotates a list that holds no value twice."""
+class Checked:
+    """Annotates a type whose values must pass `test`; `schema` says it in words of JSON Schema."""
+
+    def __init__(self, test: Callable[[Any], bool], schema: Mapping[str, Any]):
+        self.test, self.schema = test, schema
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
         from pydantic_core import core_schema
 
-        return core_schema.no_info_after_validator_function(refuse_repetition, handler(source))
+        return core_schema.no_info_after_validator_function(self.require, handler(source))
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
-        return {**handler(schema), "uniqueItems": True}
+        return {**handler(schema), **self.schema}
+
+    def require(self, value: Any) -> Any:
+        if not self.test(value):
+            raise ValueError(self.schema)
+        return value
 
 
-def refuse_repetition(values: list[Any]) -> list[Any]:
-    if len(set(values)) < len(values):
-        raise ValueError("a value is repeated")
-    return values
+EACH_ONCE = Checked(lambda values: len(set(values)) == len(values), {"uniqueItems": True})
+"""Annotates a list that holds no value twice."""
+Name = Annotated[str, Checked(is_name, {"x-form": FORM_OF_NAME})]
+"""A text that is a name."""

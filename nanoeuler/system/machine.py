@@ -71,6 +71,11 @@ def threads_asked(variable: str) -> int:
     return int(first) if first.isdecimal() else 0
 
 
+def memory() -> int:
+    """Return the bytes of memory of the machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def free_memory(root: Path = Path("/")) -> int:
     """Return the bytes that may be taken without another program's losing any, about.
 
@@ -83,7 +88,7 @@ def free_memory(root: Path = Path("/")) -> int:
     except OSError:
         lines = []
     free += [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
-    return min(free) if free else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    return min(free) if free else memory() // 2
 
 
 def group_memory(folder: Path) -> int | None:

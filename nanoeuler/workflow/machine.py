@@ -9,6 +9,7 @@ from typing import Any
 from nanoeuler.config.settings import Slurm
 from nanoeuler.corpus.sources.registry import NAMED
 from nanoeuler.model.config import ModelConfig
+from nanoeuler.system.machine import memory
 from nanoeuler.system.processes import STARTER, own_identity
 from nanoeuler.training.optimizer.adamw import AdamW
 from nanoeuler.training.optimizer.optimizer import state_bytes
@@ -36,7 +37,7 @@ def limits(config: Mapping[str, Any], given: Container[str] = ()) -> dict[str, i
     """
     found = {
         "gpu": usable_gpus(config["device"]),
-        "mem_mb": memory_megabytes(),
+        "mem_mb": memory() // 2**20,
         "mirror_connections": 1,
     }
     return {name: limit for name, limit in found.items() if name not in given}
@@ -92,10 +93,6 @@ def cleaning_megabytes(config: Mapping[str, Any]) -> int:
     """Memory that a job asks for which compares the signatures of all pages."""
     taken = sum(source.most_bytes(config) * len(source.items(config)) for source in NAMED)
     return 2000 + int(taken / PAGE_BYTES * SIGNATURE_BYTES) // 2**20
-
-
-def memory_megabytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
 
 
 def job_environment(checkout: str) -> dict[str, str]:

@@ -30,8 +30,7 @@ from nanoeuler.corpus.sources.source import (
 )
 from nanoeuler.errors import UserError
 from nanoeuler.storage.files import canonical_json
-from nanoeuler.storage.names import Name
-from nanoeuler.storage.section import Reruns, Section, key, section
+from nanoeuler.storage.section import Name, Reruns, Section, key, section
 
 FILE_BYTES = 1_000_000_000
 """A file whose size the sources file does not say."""

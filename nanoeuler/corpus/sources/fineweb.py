@@ -19,8 +19,7 @@ from nanoeuler.corpus.sources.source import (
     without_address,
 )
 from nanoeuler.storage.files import canonical_json
-from nanoeuler.storage.names import Name
-from nanoeuler.storage.section import Reruns, Section, key, section
+from nanoeuler.storage.section import Name, Reruns, Section, key, section
 
 FETCHED_SHARE = 0.65
 """Compressed bytes that are downloaded for a byte of web text, filters and margin included."""

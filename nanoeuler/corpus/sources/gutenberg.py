@@ -14,8 +14,7 @@ from nanoeuler.corpus.sources.source import (
     collection,
     find_section,
 )
-from nanoeuler.storage.names import Name
-from nanoeuler.storage.section import Reruns, Section, key, section
+from nanoeuler.storage.section import Name, Reruns, Section, key, section
 
 BOOK_BYTES = 700_000
 """Mean size of the classics in config/sources.yaml."""
