@@ -1,8 +1,8 @@
 """urllib3's connections to a host: one at a time, on which every answer must make progress.
 
-Each host has a lock of `storage.temporary`, which a process of this machine holds while it talks to the
-host. The modification time of the lock's file is the earliest moment at which the host may be asked
-again.
+Each host has a lock of `storage.temporary`, which a process of this machine holds while it talks to
+the host. The modification time of the lock's file is the earliest moment at which the host may be
+asked again.
 
 The timeout of a socket starts anew with every byte, so that a server that sends one a second holds
 a program for weeks. Here, all headers together have the time of one timeout, and the body that
