@@ -27,7 +27,7 @@ def test_ten_megabytes_of_anything_take_linear_time_and_have_the_ids_of_tokenize
     """A tenth of the text takes about a tenth of the time, and the ids decode to the text.
 
     tiktoken gives up on some texts. `tokenizers` takes five seconds for ten megabytes. So it reads
-    two of most texts.
+    all of one word, and two of other texts.
     """
     data = MEGABYTES[name]
     seconds = []
@@ -39,7 +39,7 @@ def test_ten_megabytes_of_anything_take_linear_time_and_have_the_ids_of_tokenize
     assert seconds[1] < 40 * seconds[0] + 1  # quadratic would be a hundred times
     if name == "bytes that are not UTF-8":  # which `tokenizers` does not read
         return
-    if name not in ("one word", "spaces"):
+    if name != "one word":
         data = data[: len(data) // 5]
         ids = tokenizer.encode(data)
     (expected,) = peer.encode_batch_fast([data.decode()])  # ids without places in the text

@@ -11,6 +11,7 @@ from snakemake.exceptions import LockException
 
 from nanoeuler.cli import main
 from nanoeuler.workflow.endings import Endings
+from tests import forks
 
 RUN = "import sys; from nanoeuler.cli import main; sys.exit(main(['run', *sys.argv[1:]]))"
 
@@ -19,12 +20,9 @@ def run(checkout, *arguments, **variables):
     """`nanoeuler run` in a checkout, whose `python -m nanoeuler` is a stub."""
     calls = {"NANOEULER_STUB_CALLS": str(checkout.path / "calls.txt")}
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    return subprocess.run(
-        [sys.executable, "-c", RUN, *arguments],
-        cwd=checkout.path,
-        env=environment | calls | {"XDG_CACHE_HOME": str(checkout.path / "cache")} | variables,
-        capture_output=True,
-        text=True,
+    cache = {"XDG_CACHE_HOME": str(checkout.path / "cache")}
+    return forks.run(
+        ["-c", RUN, *arguments], checkout.path, environment | calls | cache | variables
     )
 
 

@@ -1,7 +1,8 @@
 """Every kernel compiles for the architectures that the engine runs on. No GPU is needed for that,
-only NVIDIA's run-time compiler. Its reports are kept beside pytest's cache: a source, its options
-and the compiler give the same report again, and most runs change no kernel."""
+only NVIDIA's run-time compiler. Its reports are kept in the user's cache, for all checkouts: a
+source, its options and the compiler give the same report again, and most runs change no kernel."""
 
+import contextlib
 import ctypes
 import dataclasses
 import functools
@@ -25,10 +26,12 @@ from nanoeuler.backend.cuda.decoding_sizes import (
 )
 from nanoeuler.backend.cuda.kernel_sources import KernelSources
 from nanoeuler.backend.cuda.kernels import FOLDER
+from nanoeuler.errors import UserError
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.storage.files import atomic_write
+from nanoeuler.system.machine import cache_folder
 
-KEPT_REPORTS = Path(__file__).parents[3] / ".pytest_cache" / "nvrtc"
+KEPT_REPORTS = cache_folder() / "tests" / "nvrtc"
 ARCHITECTURES = ("sm_80", "sm_89", "sm_90a")
 SHARED_LIMIT = 99 * 1024  # bytes of a block on an RTX 30 or 40; the big chips have more
 TYPES = {
@@ -66,9 +69,10 @@ def compile_source(source, architecture) -> str:
     if kept.exists():
         return kept.read_text()
     report = compile_anew(source, options)
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(kept) as file:
-        file.write(report)
+    with contextlib.suppress(OSError, UserError):  # a cache that cannot be written
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(kept) as file:
+            file.write(report)
     return report
 
 
