@@ -318,10 +318,11 @@ class DeviceDecoder(Decoder[AnyRow]):
         return self.logits(sampler, 1) if any(row.scored for row in replies) else None
 
     def next(self) -> tuple[list[AnyRow], np.ndarray | None]:
+        wanted = self.wanted_drafts()
         if all(row.left for row in self.launched):
-            self.start()
+            self.start(wanted)
         if self.launched == self.rows:
-            self.launch_ahead()
+            self.launch_ahead(wanted)
         rows, sampler, passes = self.launched, self.sampler, []
         if self.drafts:
             passes = self.take_drafts(rows)
@@ -333,19 +334,21 @@ class DeviceDecoder(Decoder[AnyRow]):
         if sampler.ring.waiting == 0:
             self.launched = []
             if self.joining:
-                self.start()  # so that the device goes on while the host looks at the tokens
+                self.start(
+                    self.wanted_drafts()
+                )  # so that the device goes on while the host looks at the tokens
         return rows, logits_BV
 
-    def start(self) -> None:
+    def start(self, drafts: int) -> None:
         """Launch a step behind the tokens that the host has."""
         model, cache, rows = self.model, self.cache, self.rows
-        self.launched, self.drafts = list(rows), self.wanted_drafts()
+        self.launched, self.drafts = list(rows), drafts
         self.scored = any(row.scored for row in rows)
         tokens, counts = self.unread()
         settings, positions = settings_and_positions(rows)
-        if self.drafts:
+        if drafts:
             read = [row.newest(row.visible)[:-1] for row in rows]
-            drafting = DraftingSampler.of(model, cache, self.allowed_V, tokens=1 + self.drafts)
+            drafting = DraftingSampler.of(model, cache, self.allowed_V, tokens=1 + drafts)
             drafting.start(cache, tokens, read, settings[0], positions)
             self.sampler = drafting
         else:
@@ -355,15 +358,15 @@ class DeviceDecoder(Decoder[AnyRow]):
             sampler.start(cache, tokens, counts, settings, positions)
             self.sampler = sampler
 
-    def launch_ahead(self) -> None:
-        """Launch more of the same steps, as long as so many drafts are wanted.
+    def launch_ahead(self, wanted: int) -> None:
+        """Launch more of the same steps, as long as `wanted` drafts are those of each.
 
         Where drafts come and go, one step is ahead.
         """
         cache, drafts, ring = self.cache, self.drafts, self.sampler.ring
         may_draft = self.drafting(self.rows) is not None
         behind_prompt = not self.rows[0].ids
-        if self.scored or (may_draft and (behind_prompt or self.wanted_drafts() != drafts)):
+        if self.scored or wanted != drafts or (may_draft and behind_prompt):
             return
         if drafts and self.room() < 2 * (1 + drafts):
             return  # there must be some even where all of this step's are right
