@@ -12,8 +12,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from nanoeuler.errors import UserError
-from nanoeuler.inference import alternatives
-from nanoeuler.inference.conversation import Conversation
+from nanoeuler.inference.conversation import Conversation, table
 from nanoeuler.inference.generate import Reply
 from nanoeuler.inference.sampling import Sampling, at_least_one
 from nanoeuler.log import counted, printable
@@ -156,7 +155,7 @@ class Chat:
             "each token and the likeliest others, as chances at temperature 1; · is a space"
         )
         columns = min(shutil.get_terminal_size().columns or 80, 100)
-        self.write(alternatives.table(self.conversation.writer, found, columns) + "\n")
+        self.write(table(self.conversation.writer, found, columns) + "\n")
 
     def reset(self, _: str) -> None:
         self.conversation.reset()

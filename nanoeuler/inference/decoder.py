@@ -14,13 +14,13 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from nanoeuler.backend.capabilities import NOT_KEPT, ChoosingBackend
-from nanoeuler.inference.repeats import Repeats
 from nanoeuler.inference.sampling import Sampling, check, packed, sample
 from nanoeuler.inference.speculation import (
     NO_DRAFTS,
     DeviceSpeculation,
     Drafts,
     HostSpeculation,
+    Repeats,
     Speculation,
     Taken,
 )

@@ -1,7 +1,7 @@
 """Speculative decoding: where drafts come from, and how many of them a pass takes.
 
 Head 0 writes. What follows the next token is drafted: where the end of the text repeats an earlier
-part, by what followed there (`repeats.py`), and otherwise by the heads 1 … K − 1. A pass over the
+part, by what followed there (`Repeats`), and otherwise by the heads 1 … K − 1. A pass over the
 next token and its drafts checks them all (Leviathan et al. 2023; the heads: Gloeckle et al. 2024).
 A draft is right when it is the token that is sampled there, by the random number of its
 position. So a reply is the same with drafts and without, token for token: a certain draft x passes
@@ -9,13 +9,12 @@ with the probability p(x), which is Leviathan's rule for it.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from nanoeuler.backend.capabilities import MOST_REPEATED, ChoosingBackend
-from nanoeuler.inference.repeats import Repeats
+from nanoeuler.backend.capabilities import LEAST_REPEATED, MOST_REPEATED, ChoosingBackend
 from nanoeuler.model.transformer import Transformer
 
 TRIAL = 16
@@ -26,6 +25,44 @@ DEVICE_TRIAL = 8
 """Passes that show whether drafts pay on a device, where a pass takes all or none."""
 HOPELESS = 2
 """Passes of such a trial after which it ends if no draft was right."""
+
+
+class Repeats:
+    """A text that grows, and where the last few tokens of each of its places stood last.
+
+    Greedy texts return to their phrases, an answer repeats words of its question, and a summary
+    those of its text. `reference_drafts.repeated` is the specification, which searches the text
+    anew.
+    """
+
+    def __init__(self, tokens: Iterable[int] = ()):
+        self.tokens: list[int] = []
+        self.followers: dict[tuple[int, ...], int] = {}
+        """By some tokens in a row, the place behind where they stood last. The end of the text is
+        not among them."""
+        self.extend(tokens)
+
+    def extend(self, tokens: Iterable[int]) -> None:
+        for token in tokens:
+            end = len(self.tokens)
+            for length in range(LEAST_REPEATED, min(MOST_REPEATED, end) + 1):
+                self.followers[tuple(self.tokens[end - length :])] = end
+            self.tokens.append(token)
+
+    @property
+    def repeated(self) -> int:
+        """How many of the last tokens stood there before: at least two, at most three, or none."""
+        for length in range(min(MOST_REPEATED, len(self.tokens)), LEAST_REPEATED - 1, -1):
+            if tuple(self.tokens[-length:]) in self.followers:
+                return length
+        return 0
+
+    def drafts(self, count: int) -> list[int]:
+        """That many tokens as they followed, or none. A place too near goes on from the start."""
+        if not (length := self.repeated):
+            return []
+        start, end = self.followers[tuple(self.tokens[-length:])], len(self.tokens)
+        return [self.tokens[start + number % (end - start)] for number in range(count)]
 
 
 class Drafts(NamedTuple):

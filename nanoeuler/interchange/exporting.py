@@ -29,8 +29,7 @@ def export(model: Path, format: str, dtype: str, output: Path) -> None:
     require_new(output)
     saved = load_model(model)
     if format == "hf":
-        from nanoeuler.interchange.hugging_face import write_folder
-        from nanoeuler.interchange.run_card import run_matter
+        from nanoeuler.interchange.hugging_face import run_matter, write_folder
 
         write_folder(output, saved, dtype, run_matter(model))
     elif format == "nanoeuler":

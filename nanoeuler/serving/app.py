@@ -16,10 +16,9 @@ from starlette.types import Receive, Scope, Send
 
 from nanoeuler import log
 from nanoeuler.model.spec import parameter_count
-from nanoeuler.serving.answers import Answer, ChatAnswer, CompletionAnswer, Replies
+from nanoeuler.serving.answers import Answer, ChatAnswer, CompletionAnswer, Metrics, Replies
 from nanoeuler.serving.channel import Busy, EngineProcess, ServedModel
 from nanoeuler.serving.errors import ApiError, wrong
-from nanoeuler.serving.metrics import Metrics
 from nanoeuler.serving.requests import ChatCompletion, Completion, read, tokens_left
 
 ADDRESSES = "/v1/models, /v1/completions and /v1/chat/completions"

@@ -24,7 +24,7 @@ from nanoeuler.model.config import round_up
 from nanoeuler.model.decoding.appending import append, extend
 from nanoeuler.serving.channel import Piece, Scored
 from nanoeuler.serving.fitting import MOST_PROMPTS, USUAL_ROWS, most_rows, prompt_rows
-from nanoeuler.serving.text import ReplyText
+from nanoeuler.tokenizer.tokenizer import StreamDecoder
 
 PIECE = 128
 """Tokens of a prompt that are read between two decoding steps of the others."""
@@ -66,7 +66,7 @@ class ReplyRow(Row):
 
     job: Job = field(kw_only=True)
     choice: int = field(kw_only=True)
-    text: ReplyText | None = field(kw_only=True)
+    text: StreamDecoder | None = field(kw_only=True)
     """Where there are stop strings, to find them."""
     seen: int = 0
     """Tokens examined so far; the reply may end before the last one."""
@@ -266,7 +266,7 @@ class Batch:
         return round_up(len(piece), decoder.prompt_multiple)
 
     def new_row(self, job: Job, choice: int) -> ReplyRow:
-        text = ReplyText(self.tokenizer, job.stops) if job.stops else None
+        text = StreamDecoder(self.tokenizer, job.stops) if job.stops else None
         scored, sampling = job.likeliest is not None, job.samplings[choice]
         return ReplyRow(job.prompt, sampling, scored=scored, job=job, choice=choice, text=text)
 

@@ -14,8 +14,7 @@ from nanoeuler import log
 from nanoeuler.errors import UserError
 from nanoeuler.serving.app import App
 from nanoeuler.serving.channel import EngineProcess
-from nanoeuler.serving.connections import Connection
-from nanoeuler.serving.guard import check_origins, guarded, is_loopback, read_keys
+from nanoeuler.serving.guard import Connection, check_origins, guarded, is_loopback, read_keys
 
 DRAIN_SECONDS = 30
 """Time that replies have to end after SIGTERM."""

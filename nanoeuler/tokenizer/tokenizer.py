@@ -6,7 +6,7 @@ tokenizer.decode(tokenizer.encode("a book"))
 
 import codecs
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -118,20 +118,49 @@ class Tokenizer:
 class StreamDecoder:
     """Decodes ids that arrive one by one, or several at a time, and continue a text.
 
-    The joined results of `push` and `flush` are `tokenizer.decode` of all ids.
+    The joined results of `push` and `flush` are `tokenizer.decode` of all ids, up to the first of
+    the strings `stops`. Text appears once it cannot be the beginning of one.
     """
 
-    def __init__(self, tokenizer: Tokenizer):
-        self.tokenizer = tokenizer
+    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str] = ()):
+        self.tokenizer, self.stops = tokenizer, stops
         self.decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self.held = ""
+        """Text that a stop string may yet turn out to begin with."""
+        self.stopped = False
+        """Was there a stop string?"""
 
     def push(self, *ids: int) -> str:
         """Return the text that `ids` complete, empty while bytes of a character are missing."""
-        return self.decoder.decode(self.tokenizer.decode_bytes(ids, continues=True))
+        text = self.decoder.decode(self.tokenizer.decode_bytes(ids, continues=True))
+        return self.until_stop(text) if self.stops else text
 
     def flush(self) -> str:
-        """Return the held-back bytes after the last id, as U+FFFD, and reset the decoder."""
-        return self.decoder.decode(b"", final=True)
+        """Return what was held back after the last id, bytes as U+FFFD, and reset the decoder."""
+        text = self.decoder.decode(b"", final=True)
+        if self.stopped or not self.stops:
+            return "" if self.stopped else text
+        text = self.until_stop(text)
+        rest, self.held = self.held, ""
+        return text + rest
+
+    def until_stop(self, text: str) -> str:
+        self.held += text
+        found = [at for stop in self.stops if (at := self.held.find(stop)) >= 0]
+        if found:
+            certain, self.held, self.stopped = self.held[: min(found)], "", True
+            return certain
+        border = len(self.held) - self.possible_start()
+        certain, self.held = self.held[:border], self.held[border:]
+        return certain
+
+    def possible_start(self) -> int:
+        """Characters at the end of `held` with which a stop string begins."""
+        longest = min(len(self.held), max(map(len, self.stops)) - 1)
+        for length in range(longest, 0, -1):
+            if any(stop.startswith(self.held[-length:]) for stop in self.stops):
+                return length
+        return 0
 
 
 def to_bytes(text: str | bytes) -> bytes:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from nanoeuler.backend.reference_drafts import repeated
-from nanoeuler.inference.repeats import Repeats
+from nanoeuler.inference.speculation import Repeats
 
 
 def test_by_hand():

@@ -10,7 +10,6 @@ from nanoeuler.backend.cpu.engine import CpuBackend
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.inference.decoder import Decoder, Row
 from nanoeuler.inference.generate import Decoding
-from nanoeuler.inference.repeats import Repeats
 from nanoeuler.inference.sampling import GREEDY, Sampling
 from nanoeuler.inference.speculation import (
     DEVICE_TRIAL,
@@ -19,6 +18,7 @@ from nanoeuler.inference.speculation import (
     DeviceSpeculation,
     Drafts,
     HostSpeculation,
+    Repeats,
     Speculation,
     Taken,
 )

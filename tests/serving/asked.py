@@ -6,8 +6,8 @@ import numpy as np
 
 from nanoeuler.inference.sampling import GREEDY
 from nanoeuler.serving.batch import Job
-from nanoeuler.serving.text import ReplyText
 from nanoeuler.tokenizer import Tokenizer
+from nanoeuler.tokenizer.tokenizer import StreamDecoder
 
 
 class Asked:
@@ -22,9 +22,9 @@ class Asked:
 
     def text(self, choice=0):
         """As the server makes it of the pieces."""
-        text = ReplyText(self.tokenizer, self.job.stops)
+        text = StreamDecoder(self.tokenizer, self.job.stops)
         parts = [text.push(*piece.ids) for piece in self.pieces if piece.choice == choice]
-        return "".join(parts) + text.end()
+        return "".join(parts) + text.flush()
 
     def finish(self, choice=0):
         (finish,) = {p.finish for p in self.pieces if p.choice == choice and p.finish}

@@ -149,10 +149,10 @@ def test_requests_that_do_not_arrive_and_too_many_connections_are_closed(endless
     import sys
 
     program = (
-        "from nanoeuler.serving import connections\n"
+        "from nanoeuler.serving import guard\n"
         "from nanoeuler.cli import main\n"
-        "connections.ARRIVAL_SECONDS = connections.STALL_SECONDS = 0.5\n"
-        "connections.Connection.most = 20\n"
+        "guard.ARRIVAL_SECONDS = guard.STALL_SECONDS = 0.5\n"
+        "guard.Connection.most = 20\n"
         "raise SystemExit(main())\n"
     )
     real = subprocess.Popen
