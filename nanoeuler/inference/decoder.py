@@ -193,44 +193,17 @@ class Decoder(Generic[AnyRow]):
     def next(self) -> tuple[list[AnyRow], np.ndarray | None]:
         """Let rows take their next token, or several where they were drafted.
 
-        Returns these rows, and the logits that they were sampled from, where a row wants them.
+        A pass takes each row's drafts, where there is room. A row accepts the longest correct
+        prefix of them and the token after it; the cache forgets the others. Then what follows is
+        drafted. Returns these rows, and the logits behind their tokens, where a row wants them.
         """
-        rows, speculation = list(self.rows), self.drafting(self.rows)
-        tokens, counts = self.unread()
+        model, cache, rows = self.model, self.cache, list(self.rows)
+        speculation = self.drafting(rows)
         assert speculation is None or isinstance(speculation, HostSpeculation)
-        # where there is nothing to verify or to draft, `verify` would only take longer
-        if speculation and (speculation.heads or any(row.drafts.ids for row in rows)):
-            speculation.note(self.verify(tokens, counts, speculation))
-            return rows, None
-        logits_BV = self.read(tokens, counts, self.cache)
-        samplings, positions = [row.sampling for row in rows], [row.position for row in rows]
-        sampled_B = sample(logits_BV, samplings, positions, self.allowed_V)
-        for row, token in zip(rows, sampled_B.tolist(), strict=True):
-            row.ids.append(token)
-            row.drafts = NO_DRAFTS
-        if speculation:
-            for row in rows:
-                row.drafts = Drafts.of_text(row.repeats, speculation.from_text)
-            speculation.note([Taken(row.ids[-1:]) for row in rows])
-        return rows, logits_BV
-
-    def drafting(self, rows: Sequence[Row]) -> Speculation | None:
-        """`speculation`, if these rows may take drafts."""
-        if self.joining and (len(rows) != 1 or rows[0].scored):
-            return None
-        return self.speculation
-
-    def verify(
-        self, tokens: np.ndarray, counts: np.ndarray, speculation: HostSpeculation
-    ) -> list[Taken]:
-        """Append tokens (B, n) with each row's drafts, where there is room, and sample behind them.
-
-        A row accepts the longest correct prefix of its drafts and the token after it; the cache
-        forgets the others. Then what follows is drafted.
-        """
-        model, cache, rows = self.model, self.cache, self.rows
-        drafts = [row.drafts if tokens.shape[1] == 1 else NO_DRAFTS for row in rows]
-        B, room = len(tokens), cache.capacity - max(cache.lengths.tolist()) - 1
+        tokens, counts = self.unread()
+        verifies = speculation is not None and tokens.shape[1] == 1
+        drafts = [row.drafts if verifies else NO_DRAFTS for row in rows]
+        B, room = len(rows), cache.capacity - max(cache.lengths.tolist()) - 1
         M = max(0, min(room, max(len(each.ids) for each in drafts)))
         T = 1 + M
         if M > 0:
@@ -246,6 +219,11 @@ class Decoder(Generic[AnyRow]):
         samplings = [row.sampling for row in rows for _ in range(T)]
         positions = [row.position + t for row in rows for t in range(T)]
         sampled = sample(logits, samplings, positions, self.allowed_V).reshape(B, T).tolist()
+        if speculation is None:
+            for row, ids in zip(rows, sampled, strict=True):
+                row.ids += ids
+                row.drafts = NO_DRAFTS
+            return rows, logits
         last, passes = [], []
         for number, (row, ids) in enumerate(zip(rows, sampled, strict=True)):
             right = 0
@@ -260,11 +238,18 @@ class Decoder(Generic[AnyRow]):
             row.drafts = Drafts.of_text(row.repeats, speculation.from_text)
         if speculation.heads > 0 and not all(row.drafts.ids for row in rows):
             last_BD = model.backend.gather(norm.out_ND, np.array(last))
-            logits = model.backend.to_host(model.further_logits(last_BD, speculation.heads))
-            by_heads = np.where(self.allowed_V, logits, -np.inf).argmax(axis=2).tolist()
+            further = model.backend.to_host(model.further_logits(last_BD, speculation.heads))
+            by_heads = np.where(self.allowed_V, further, -np.inf).argmax(axis=2).tolist()
             for row, ids in zip(rows, by_heads, strict=True):
                 row.drafts = row.drafts if row.drafts.ids else Drafts(ids)
-        return passes
+        speculation.note(passes)
+        return rows, logits
+
+    def drafting(self, rows: Sequence[Row]) -> Speculation | None:
+        """`speculation`, if these rows may take drafts."""
+        if self.joining and (len(rows) != 1 or rows[0].scored):
+            return None
+        return self.speculation
 
 
 class DeviceDecoder(Decoder[AnyRow]):
