@@ -22,8 +22,8 @@ from pytorch_model import PyTorchModel
 
 from nanoeuler.backend.cpu.engine import CpuBackend
 from nanoeuler.backend.cpu.training import squares
+from nanoeuler.model.appending import extend
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.decoding.appending import extend
 from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.spec import parameters_by_kind
 from nanoeuler.model.transformer import Transformer

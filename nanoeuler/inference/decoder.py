@@ -24,10 +24,10 @@ from nanoeuler.inference.speculation import (
     Speculation,
     Taken,
 )
+from nanoeuler.model.appending import append, extend
 from nanoeuler.model.cache import Cache
 from nanoeuler.model.config import round_up
-from nanoeuler.model.decoding.appending import append, extend
-from nanoeuler.model.decoding.sampler import AHEAD, DeviceLoop, DraftingSampler, Sampler
+from nanoeuler.model.sampler import AHEAD, DeviceLoop, DraftingSampler, Sampler
 from nanoeuler.model.transformer import Transformer
 
 PROMPT_MULTIPLE = 64

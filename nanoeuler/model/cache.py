@@ -1,4 +1,4 @@
-"""The cache: keys and values of past tokens. It is data, which the passes of `decoding/` write."""
+"""The cache: keys and values of past tokens. It is data, which passes (`appending.py`) write."""
 
 import copy
 import itertools

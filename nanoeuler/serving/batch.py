@@ -20,8 +20,8 @@ from nanoeuler.inference.api import LanguageModel
 from nanoeuler.inference.decoder import PROMPT_MULTIPLE, Decoder, Row, decoder_kind
 from nanoeuler.inference.sampling import Sampling
 from nanoeuler.inference.speculation import DeviceSpeculation, Speculation
+from nanoeuler.model.appending import append, extend
 from nanoeuler.model.config import round_up
-from nanoeuler.model.decoding.appending import append, extend
 from nanoeuler.serving.channel import Piece, Scored
 from nanoeuler.serving.fitting import MOST_PROMPTS, USUAL_ROWS, most_rows, prompt_rows
 from nanoeuler.tokenizer.tokenizer import StreamDecoder

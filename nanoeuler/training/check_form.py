@@ -16,10 +16,10 @@ import numpy as np
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import LogitRows
 from nanoeuler.backend.reference import ReferenceBackend
+from nanoeuler.model.appending import extend
 from nanoeuler.model.checks.comparison import NORM_EPSILON, Comparison, Random, compare, in_float64
 from nanoeuler.model.checks.engine_ops import OP_TOLERANCE, check_cross_entropy, check_preference
 from nanoeuler.model.config import ModelConfig, round_up
-from nanoeuler.model.decoding.appending import extend
 from nanoeuler.model.families import family_of
 from nanoeuler.model.flat import FlatBuffer, initial_parameters, model_weights
 from nanoeuler.model.spec import head_names, parameter_count

@@ -27,8 +27,8 @@ from nanoeuler.backend.cpu import (
 from nanoeuler.backend.cpu.engine import CpuBackend
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.reference import ReferenceBackend
+from nanoeuler.model.appending import extend
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.decoding.appending import extend
 from nanoeuler.model.flat import FlatBuffer, initial_parameters
 from nanoeuler.model.transformer import Transformer
 from nanoeuler.training.optimizer.adamw import AdamW

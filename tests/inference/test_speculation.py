@@ -22,8 +22,8 @@ from nanoeuler.inference.speculation import (
     Speculation,
     Taken,
 )
+from nanoeuler.model.appending import extend
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.decoding.appending import extend
 from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.transformer import Transformer
 from tests.choosing_backend import ChoosingReference

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from nanoeuler.backend.cpu.engine import CpuBackend
+from nanoeuler.model.appending import extend
 from nanoeuler.model.checks.model_gradients import TINY, random_parameters
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.decoding.appending import extend
 from nanoeuler.model.transformer import Transformer
 
 # Float64 with products of other shapes: the order of a sum may differ, nothing else.

@@ -7,8 +7,8 @@ from slow_transformer import slow_gpt2_logits
 from nanoeuler.backend.cpu.engine import CpuBackend
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.errors import UserError
+from nanoeuler.model.appending import extend
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.decoding.appending import extend
 from nanoeuler.model.flat import FlatBuffer, initial_parameters
 from nanoeuler.model.refining import refine
 from nanoeuler.model.spec import tensor_table, training_flops_per_token

@@ -9,8 +9,8 @@ from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.errors import UserError
 from nanoeuler.inference.generate import Decoding
 from nanoeuler.inference.sampling import GREEDY
+from nanoeuler.model.appending import extend
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.decoding.appending import extend
 from nanoeuler.model.flat import FlatBuffer, initial_parameters
 from nanoeuler.model.spec import tensor_table
 from nanoeuler.model.transformer import Batch, Transformer

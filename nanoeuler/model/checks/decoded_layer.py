@@ -10,6 +10,7 @@ import numpy as np
 from nanoeuler.backend.capabilities import FusingBackend
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import CacheSlots
+from nanoeuler.model.appending import decode_step, is_fused, norm_of, run_cached
 from nanoeuler.model.blocks.block import Rows
 from nanoeuler.model.checks.comparison import (
     NORM_EPSILON,
@@ -21,7 +22,6 @@ from nanoeuler.model.checks.comparison import (
     compare_op,
 )
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.decoding.appending import decode_step, is_fused, norm_of, run_cached
 from nanoeuler.model.flat import FlatBuffer, model_weights
 from nanoeuler.model.spec import head_rows
 from nanoeuler.model.transformer import Transformer

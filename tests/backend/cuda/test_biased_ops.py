@@ -6,6 +6,7 @@ from test_kernel_sources import ARCHITECTURES, TYPES, compile_source, resources
 
 from nanoeuler.backend.cuda.kernel_sources import KernelSources
 from nanoeuler.backend.reference import ReferenceBackend
+from nanoeuler.model.appending import extend
 from nanoeuler.model.checks.comparison import Random
 from nanoeuler.model.checks.decoded_layer import (
     CACHES,
@@ -21,7 +22,6 @@ from nanoeuler.model.checks.engine_ops import (
     check_norm,
 )
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.decoding.appending import extend
 from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.transformer import Transformer
 from nanoeuler.training.check_form import (

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from test_decoding import CONFIGS, NAMES, ODD, engine
 
-from nanoeuler.model.decoding.appending import extend
+from nanoeuler.model.appending import extend
 from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.transformer import Transformer
 

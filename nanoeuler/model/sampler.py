@@ -13,9 +13,9 @@ import numpy as np
 
 from nanoeuler.backend.capabilities import ChoosingBackend
 from nanoeuler.backend.records import Array, DraftRows, Norm
+from nanoeuler.model.appending import CachedPass, append, run_cached
 from nanoeuler.model.blocks.block import Rows
 from nanoeuler.model.cache import Cache, CacheMemory
-from nanoeuler.model.decoding.appending import CachedPass, append, run_cached
 from nanoeuler.model.transformer import Transformer
 
 AHEAD = 3
