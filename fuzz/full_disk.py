@@ -26,7 +26,7 @@ from fuzz import faulty_files, material
 from fuzz.faulty_files import Fault
 from fuzz.material import CONFIG, INPUTS, PARENTS
 from fuzz.table import markdown
-from nanoeuler.config.evaluation_settings import Evaluate
+from nanoeuler.config.data_settings import Evaluate
 from nanoeuler.storage.folders import MARKER
 
 ERRORS = {errno.ENOSPC: 1, errno.EIO: 3}

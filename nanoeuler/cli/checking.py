@@ -246,14 +246,10 @@ def print_table(table: "Iterable[Comparison]", quiet: bool = False) -> "list[Com
         if row.case != case:
             case = row.case
             print(f"{case:<52} {'elements':>8}  {'error':>8}  {'worst':>8}")
-        print(row_text(row), flush=True)
+        verdict = "ok" if row.passed else "WRONG"
+        numbers = f"{row.elements:>8}  {row.error:8.1e}  {row.worst:8.1e}"
+        print(f"  {row.tensor:<50} {numbers}  {verdict}", flush=True)
     return comparisons
-
-
-def row_text(row: "Comparison") -> str:
-    verdict = "ok" if row.passed else "WRONG"
-    numbers = f"{row.elements:>8}  {row.error:8.1e}  {row.worst:8.1e}"
-    return f"  {row.tensor:<50} {numbers}  {verdict}"
 
 
 def table_report(rows: "list[Comparison]") -> dict[str, Any]:

@@ -9,7 +9,7 @@ from nanoeuler.cli.parser import Parser, Subparsers
 from nanoeuler.corpus.sources import COMMANDS
 
 if TYPE_CHECKING:
-    from nanoeuler.corpus.sources.source import Step, TextSource
+    from nanoeuler.corpus.sources.source import Step
 
 
 def register(subparsers: Subparsers) -> None:
@@ -120,7 +120,7 @@ def run_sample(options: argparse.Namespace) -> None:
 
 def run_assemble(options: argparse.Namespace) -> None:
     from nanoeuler.config import load
-    from nanoeuler.config.corpus_settings import Corpus
+    from nanoeuler.config.data_settings import Corpus
     from nanoeuler.corpus import groups
     from nanoeuler.corpus.assemble import Cleaning, assemble
     from nanoeuler.corpus.sources.choosing import choose_readers
@@ -145,9 +145,10 @@ def run_assemble(options: argparse.Namespace) -> None:
     name = settings.name or output.name
     if options.step == "finish":
         return tell(groups.finish_corpus(output, name, share, cleaning))
-    files = {source.name: files_of(source, options) for source in NAMED}
-    own = files_of(OWN_TEXT, options)
-    sources = choose_readers(own, files, config, options.group_files)
+    files = {source.name: getattr(options, source.option.name) for source in NAMED}
+    sources = choose_readers(
+        getattr(options, OWN_TEXT.option.name), files, config, options.group_files
+    )
     if options.step == "hold_out":
         return groups.hold_out(output, sources, share, cleaning, threads)
     if options.step == "choose":
@@ -186,12 +187,6 @@ def run_group(options: argparse.Namespace, mode: str) -> None:
         groups.compare(options.output, pages, options.group, mode, options.threads)
     else:
         groups.write_group(options.output, pages, options.group, options.threads)
-
-
-def files_of(source: "TextSource", options: argparse.Namespace) -> list[str]:
-    """The files of a source that are given."""
-    given: list[str] = getattr(options, source.option.name)
-    return given
 
 
 def evaluation_set(path: Path) -> tuple[str, Path]:

@@ -166,13 +166,10 @@ def model_folder(options: argparse.Namespace) -> Path:
         return find_model(Path(given[0]))
     if given:
         raise UserError(f"{given[0]} and {given[1]} are two models; give one of them")
-    models = sorted(Path("results").glob("*/*/model/config.json"), key=modified, reverse=True)
-    found = models[0].parent if models else "models/stories, which is shipped"
+    models = Path("results").glob("*/*/model/config.json")
+    newest = max(models, key=lambda path: path.stat().st_mtime, default=None)
+    found = newest.parent if newest else "models/stories, which is shipped"
     raise UserError(f"no model was given; name its folder, for example {found}")
-
-
-def modified(path: Path) -> float:
-    return path.stat().st_mtime
 
 
 def config_model(config: dict[str, Any]) -> "ModelConfig":

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nanoeuler import shipped
-from nanoeuler.config.corpus_settings import Sources
+from nanoeuler.config.data_settings import Sources
 from nanoeuler.config.settings import Configuration
 from nanoeuler.config.stages import BY_SECTION, RECORD_STAGES, parent_of
 from nanoeuler.config.validation import (

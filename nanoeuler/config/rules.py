@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nanoeuler.config.corpus_settings import Sources
+from nanoeuler.config.data_settings import Sources
 from nanoeuler.config.settings import Configuration
 from nanoeuler.config.stages import BY_SECTION, RECORD_STAGES
 from nanoeuler.corpus.sources.registry import NAMED, STEPS

@@ -1,6 +1,6 @@
 """Every key of the configuration: its type, range, default and meaning.
 
-The sections sample, corpus, tokenizer and evaluate have modules of their own; the others are here.
+The sections sample, corpus, tokenizer and evaluate are in data_settings.py; the others are here.
 config/README.md lists the same for people; `python scripts/configuration_keys.py` prints its lists.
 A real type, such as `float`, stays an `int` where the file has a whole number: fingerprints are
 made of what is written.
@@ -10,8 +10,7 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge
 
-from nanoeuler.config.corpus_settings import Corpus, Sample, Tokenizer
-from nanoeuler.config.evaluation_settings import Evaluate
+from nanoeuler.config.data_settings import Corpus, Evaluate, Sample, Tokenizer
 from nanoeuler.storage.section import (
     Name,
     Reruns,

@@ -170,7 +170,8 @@ def training_memory(config: Config, model: ModelConfig, backend: "Backend") -> f
 
     measured = min(BATCH_TOKENS, config["pretrain"]["validation_tokens"])
     pretraining = passes(max(1, measured // model.context), model.context)
-    if (length := longest_row(config, model)) == model.context:
+    length = max(model.context, *(row_of(config, stage) for stage in stages_of(config)))
+    if length == model.context:
         return whole + pretraining
     return whole + max(pretraining, passes(ROWS_AT_ONCE, length))
 
@@ -271,11 +272,6 @@ def mean_depth(model: ModelConfig, pretrain: Pretrain) -> float:
     parts = list(itertools.pairwise(borders))
     work = sum((b - a) * flops(len(parts) - 1 - index) for index, (a, b) in enumerate(parts))
     return work / (steps * flops(0))
-
-
-def longest_row(config: Config, model: ModelConfig) -> int:
-    """Tokens of the longest row of any stage."""
-    return max(model.context, *(row_of(config, stage) for stage in stages_of(config)))
 
 
 def is_short(config: Config, plan: Plan) -> bool:

@@ -48,7 +48,7 @@ def atomic_folder(path: str | Path, parents: bool = True) -> Iterator[Path]:
             yield temporary
             require_ours(path)
             if not (temporary / WHOLE).is_file():
-                write_marker(temporary, files_in(temporary))
+                write_json(temporary / MARKER, {"files": sorted(files_in(temporary))})
             finish_files(temporary)
             keep_others(target, temporary)
             replace_folder(temporary, target)
@@ -100,10 +100,6 @@ def content_of(path: Path) -> dict[str, Any]:
     except UserError:
         return {}
     return content if isinstance(content, dict) else {}
-
-
-def write_marker(folder: Path, files: Iterable[str]) -> None:
-    write_json(folder / MARKER, {"files": sorted(files)})
 
 
 def files_in(folder: Path) -> list[str]:

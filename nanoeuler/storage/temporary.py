@@ -96,7 +96,8 @@ def remove_if_abandoned(left: Path) -> None:
     descriptor = os.open(left, os.O_RDONLY if left.is_dir() else os.O_RDWR)
     try:
         locked = try_lock(descriptor)
-        old = time.time() - last_change(left) > ABANDONED_SECONDS
+        changed = max(part.lstat().st_mtime for part in [left, *left.rglob("*")])
+        old = time.time() - changed > ABANDONED_SECONDS
         if locked is not False and ((locked and here) or old):
             remove(left)
     finally:
@@ -108,10 +109,6 @@ def remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
-
-
-def last_change(path: Path) -> float:
-    return max(part.lstat().st_mtime for part in [path, *path.rglob("*")])
 
 
 def lock_path(name: str) -> Path:

@@ -1,7 +1,7 @@
 """How a workflow ends that fails or is interrupted: in one sentence, the last that is printed.
 
-Snakemake has no setting for that. It prints the command of a failed job, in which we hand the
-configuration over as JSON, twice, and a traceback for Ctrl-C before the first job.
+Snakemake has no setting for that. It prints the command of a failed job twice, and a traceback for
+Ctrl-C before the first job.
 """
 
 import functools

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nanoeuler.config.corpus_settings import Sources
+from nanoeuler.config.data_settings import Sources
 from nanoeuler.config.validation import check
 from nanoeuler.config.yaml_file import read_yaml
 from nanoeuler.corpus.addresses import resolve

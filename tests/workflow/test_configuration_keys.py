@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from nanoeuler.config import load
-from nanoeuler.config.corpus_settings import Sample, Sources
-from nanoeuler.config.evaluation_settings import Task
+from nanoeuler.config.data_settings import Sample, Sources, Task
 from nanoeuler.config.settings import Configuration, Model
 from nanoeuler.corpus.sample.world import Settings
 from nanoeuler.model.config import ModelConfig

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from nanoeuler.config.corpus_settings import Corpus
+from nanoeuler.config.data_settings import Corpus
 from nanoeuler.config.paths import Paths
 from nanoeuler.config.stages import KINDS, PRETRAIN, in_order, is_baseline
 from nanoeuler.corpus.sources.registry import NAMED
