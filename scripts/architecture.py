@@ -79,10 +79,9 @@ def imported(room: str) -> set[str]:
     return found & set(rooms()) - {room}
 
 
-def described(room: str, below: list[str]) -> str:
-    """A paragraph: the room, what it is, and the rooms that it imports."""
-    imports = f" Imports {', '.join(below)}." if below else ""
-    text = f"- **{room}**: {sentence(room)}.{imports}"
+def described(room: str) -> str:
+    """A paragraph: the room, and what it is."""
+    text = f"- **{room}**: {sentence(room)}."
     return textwrap.fill(text, 100, subsequent_indent="  ", break_on_hyphens=False)
 
 
@@ -102,7 +101,7 @@ def page() -> str:
         if not any(below in reached[other] for other in arrows[room])
     ]
     return PAGE.format(
-        rooms="\n".join(described(room, arrows[room]) for room in order),
+        rooms="\n".join(map(described, order)),
         arrows="\n".join(drawn),
         leaves=", ".join(f"`{leaf}`" for leaf in LEAVES),
     )
