@@ -21,6 +21,8 @@ from nanoeuler.storage.record_folder import RecordFolder, read_json_lines
 
 MINIMUM_OF_A_KIND = 10
 """With fewer questions of a kind its commonest answer is chance, and no baseline."""
+ROWS = 64
+"""Replies that are written at a time."""
 
 
 @dataclass(frozen=True)
@@ -53,34 +55,24 @@ def describe_replies(replies: Sequence[Reply]) -> dict[str, float]:
     }
 
 
-def reply_to_instructions(
+def write_replies(
     writer: Writer,
-    template: str,
+    template: str | None,
     instructions: Sequence[tuple[str, str]],
     sampling: Sampling,
     max_tokens: int,
-    rows: int = 64,
     spacing: int = 0,
     share: Share = in_order,
 ) -> list[Reply]:
     """Answer (instruction, input) pairs through the prompt template, framed as in training:
-    `</s>` prompt response `</s>`. `spacing` and `share`: see `Writer.batch`."""
-    prompts = [TEMPLATES[template](instruction, input) for instruction, input in instructions]
-    return continue_texts(writer, prompts, sampling, max_tokens, rows, spacing, share)
-
-
-def continue_texts(
-    writer: Writer,
-    texts: Sequence[str],
-    sampling: Sampling,
-    max_tokens: int,
-    rows: int = 64,
-    spacing: int = 0,
-    share: Share = in_order,
-) -> list[Reply]:
-    """Continue each text as the start of a document. `spacing` and `share`: see `Writer.batch`."""
+    `</s>` prompt response `</s>`; without a template, continue each instruction as the start of a
+    document. `spacing` and `share`: see `Writer.batch`."""
+    texts = [
+        TEMPLATES[template](instruction, input) if template else instruction
+        for instruction, input in instructions
+    ]
     prompts = [writer.frame(text) for text in texts]
-    continuations = writer.batch(prompts, sampling, max_tokens, rows, spacing, share)
+    continuations = writer.batch(prompts, sampling, max_tokens, ROWS, spacing, share)
     return [
         Reply(writer.tokenizer.decode(each.ids, continues=True), len(each.ids), each.ended)
         for each in continuations

@@ -15,7 +15,7 @@ from nanoeuler.evaluation.report.gather import Json, Run, Stage, entitled
 from nanoeuler.evaluation.report.page import sentence
 from nanoeuler.evaluation.report.rendering import render
 from nanoeuler.evaluation.report.training import FACTS, facts
-from nanoeuler.evaluation.scores import Row, score_rows, without
+from nanoeuler.evaluation.scores import Row, replies_and_tasks, score_rows
 from nanoeuler.log import counted, printable
 from nanoeuler.model.companions import forced_licence
 
@@ -171,7 +171,6 @@ def summarise(run: Run) -> Json:
 def summarise_stage(stage: Stage) -> Json:
     evaluation = stage.evaluation or {}
     held_out = evaluation.get("held_out") or {}
-    answers = evaluation.get("answers")
     return {
         "parameters": stage.parameters,
         "finished": stage.finished is not None,
@@ -184,12 +183,7 @@ def summarise_stage(stage: Stage) -> Json:
         "validation": stage.handed_on,
         "bits_per_byte": {source: each["bits_per_byte"] for source, each in held_out.items()},
         "head_accuracy": {source: each["head_accuracy"] for source, each in held_out.items()},
-        "tasks": {
-            name: without(scores, "groups")
-            for name, scores in (evaluation.get("tasks") or {}).items()
-        },
-        "chat": evaluation.get("chat"),
-        "answers": without(answers, "replies") if answers else None,
+        **replies_and_tasks(evaluation),
         "trajectory": evaluation.get("trajectory"),
         "fingerprint": stage.header.get("fingerprint"),
         "provenance": evaluation.get("provenance", stage.header.get("provenance")),

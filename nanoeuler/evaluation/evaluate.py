@@ -20,14 +20,13 @@ from nanoeuler.evaluation import reading, trajectory
 from nanoeuler.evaluation.answers import (
     Question,
     Reply,
-    continue_texts,
     describe_replies,
     preferred_share,
     read_questions,
     read_records,
     read_training_answers,
-    reply_to_instructions,
     score_answers,
+    write_replies,
 )
 from nanoeuler.evaluation.tasks import Task, read_task, score_task
 from nanoeuler.inference import api
@@ -223,9 +222,7 @@ def chat_scores(
     def describe(sampling: Sampling, spacing: int = 0) -> Json:
         template, most = model.template or UNTUNED_TEMPLATE, settings["max_new_tokens"]
         return describe_replies(
-            reply_to_instructions(
-                model.writer, template, asked, sampling, most, spacing=spacing, share=share
-            )
+            write_replies(model.writer, template, asked, sampling, most, spacing, share)
         )
 
     greedy = describe(GREEDY)
@@ -294,9 +291,7 @@ def answer_scores(
     prompts = [(question.instruction, question.input) for question in questions]
 
     def reply(sampling: Sampling, spacing: int = 0) -> list[Reply]:
-        return reply_to_instructions(
-            model.writer, template, prompts, sampling, max_tokens, spacing=spacing, share=share
-        )
+        return write_replies(model.writer, template, prompts, sampling, max_tokens, spacing, share)
 
     replies = reply(GREEDY)
     scores = {
@@ -340,15 +335,13 @@ def samples(
     """
     prompts, max_tokens = settings["prompts"], settings["max_new_tokens"]
     if not prompts:
-        prompts = [*openings(store, model.tokenizer), *held_out_instructions(instructions)]
+        asked = held_out_prompts(instructions, OWN_PROMPTS)
+        prompts = [*openings(store, model.tokenizer), *(instruction for instruction, _ in asked)]
     if not prompts:
         return []
+    asked = [(prompt, "") for prompt in prompts]
     sampling = sampling_of(settings, seed)
-    if model.template:
-        asked = [(prompt, "") for prompt in prompts]
-        replies = reply_to_instructions(model.writer, model.template, asked, sampling, max_tokens)
-    else:
-        replies = continue_texts(model.writer, prompts, sampling, max_tokens)
+    replies = write_replies(model.writer, model.template, asked, sampling, max_tokens)
     return [
         {
             "prompt": prompt,
@@ -374,12 +367,3 @@ def openings(store: TokenStore | None, tokenizer: Tokenizer) -> list[str]:
             words = tokenizer.decode(document).split()
             found.append(" ".join(words[:OPENING_WORDS]))
     return list(dict.fromkeys(filter(None, found)))
-
-
-def held_out_instructions(manifest: Path | None) -> list[str]:
-    if manifest is None:
-        return []
-    path = RecordFolder(manifest, "instructions").file("validation")
-    records = read_records(path, required=("instruction",))
-    single = (record["instruction"] for record in records if not record.get("earlier"))
-    return list(itertools.islice(single, OWN_PROMPTS))

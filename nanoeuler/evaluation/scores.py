@@ -229,14 +229,21 @@ def plain(cell: str) -> str:
 
 
 def scores(evaluations: Mapping[str, Json]) -> dict[str, dict[str, Any]]:
-    """The scores of each evaluation, for programs: without single replies and groups of items."""
+    """The scores of each evaluation, for programs."""
     return {
         name: {
-            **{key: each.get(key) for key in ("stage", "parameters", "held_out", "chat")},
-            "tasks": {
-                task: without(score, "groups") for task, score in (each.get("tasks") or {}).items()
-            },
-            "answers": without(each["answers"], "replies") if each.get("answers") else None,
+            **{key: each.get(key) for key in ("stage", "parameters", "held_out")},
+            **replies_and_tasks(each),
         }
         for name, each in evaluations.items()
+    }
+
+
+def replies_and_tasks(evaluation: Json) -> dict[str, Any]:
+    """Scores without single replies and groups of items."""
+    answers, tasks = evaluation.get("answers"), evaluation.get("tasks") or {}
+    return {
+        "tasks": {name: without(score, "groups") for name, score in tasks.items()},
+        "chat": evaluation.get("chat"),
+        "answers": without(answers, "replies") if answers else None,
     }

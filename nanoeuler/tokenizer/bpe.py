@@ -105,6 +105,7 @@ class PairTable:
         self.weights = np.zeros((2, most_ids), np.int64)
         self.numbers = np.zeros((2, most_ids), np.int64)
         self.touched = np.empty((2, most_ids), np.int32)
+        self.noted = np.zeros((2, 2), np.int64)  # on either side: neighbours, pairs made
 
     def reserve(self, pairs: int, merges: int) -> None:
         """Make room for `pairs` new pairs, and for the notes of `merges` merges."""
@@ -135,7 +136,7 @@ class PairTable:
         merge_pair(
             self.best, product, self.symbols, self.words, self.counts, self.lengths,
             self.index, self.pairs, self.segments, self.positions, self.heap, self.sizes,
-            self.weights, self.numbers, self.touched, self.made,
+            self.weights, self.numbers, self.touched, self.made, self.noted,
         )  # fmt: skip
         return self.most_frequent()
 
@@ -256,7 +257,7 @@ def find_most_frequent(index, pairs, heap, sizes):
 @compiled(**LENT)
 def merge_pair(
     best, product, symbols, words, counts, lengths, index, pairs, segments, positions, heap, sizes,
-    weights, numbers, touched, made,
+    weights, numbers, touched, made, noted,
 ):  # fmt: skip
     """Merge a pair at all its positions; then update each pair with a neighbour once.
 
@@ -265,9 +266,10 @@ def merge_pair(
     subtracted. So the order of the positions does not matter.
     """
     left, right = pairs[best, KEY] >> 32, pairs[best, KEY] & 0xFFFFFFFF
-    notes_before = touched_before = notes_after = touched_after = 0
+    noted[:] = 0
     segment = pairs[best, SEGMENT]
     pairs[best, SEGMENT] = MERGED
+    notes = weights, numbers, touched, made, noted
     while segment != NONE:
         for number in range(segments[segment, FIRST], segments[segment, STOP]):
             slot = np.int64(positions[number])
@@ -281,43 +283,36 @@ def merge_pair(
                 symbols[slot] = symbols[following - 1] = product
                 neighbour = symbols[slot - 1]
                 if neighbour != END:
-                    if numbers[BEFORE, neighbour] == 0:
-                        touched[BEFORE, touched_before] = neighbour
-                        touched_before += 1
-                    weights[BEFORE, neighbour] += weight
-                    numbers[BEFORE, neighbour] += 1
-                    made[BEFORE, 0, notes_before] = slot - lengths[neighbour]
-                    made[BEFORE, 1, notes_before] = neighbour
-                    notes_before += 1
+                    note(BEFORE, neighbour, slot - lengths[neighbour], weight, *notes)
                 neighbour = symbols[following]
                 if neighbour != END:
-                    if numbers[AFTER, neighbour] == 0:
-                        touched[AFTER, touched_after] = neighbour
-                        touched_after += 1
-                    weights[AFTER, neighbour] += weight
-                    numbers[AFTER, neighbour] += 1
-                    made[AFTER, 0, notes_after] = slot
-                    made[AFTER, 1, notes_after] = neighbour
-                    notes_after += 1
+                    note(AFTER, neighbour, slot, weight, *notes)
                 if left != right:
                     break
                 slot = following
         segment = segments[segment, OLDER]
-    before, after = touched[BEFORE, :touched_before], touched[AFTER, :touched_after]
-    made_before, made_after = made[BEFORE, :, :notes_before], made[AFTER, :, :notes_after]
-    table = weights, numbers, index, pairs, segments, positions, sizes
-    add_pairs(BEFORE, product, before, made_before, *table)
-    add_pairs(AFTER, product, after, made_after, *table)
-    for number in range(touched_before):
-        neighbour = np.int64(before[number])
-        pair = index[slot_of_pair(index, pairs, neighbour << 32 | left)]
-        pairs[pair, TOTAL] -= weights[BEFORE, neighbour]
-    for number in range(touched_after):
-        neighbour = np.int64(after[number])
-        pair = index[slot_of_pair(index, pairs, right << 32 | neighbour)]
-        pairs[pair, TOTAL] -= weights[AFTER, neighbour]
-    push_pairs(BEFORE, product, before, weights, numbers, index, pairs, heap, sizes)
-    push_pairs(AFTER, product, after, weights, numbers, index, pairs, heap, sizes)
+    table = weights, numbers, index, pairs
+    for side in range(2):
+        neighbours, places = touched[side, : noted[side, 0]], made[side, :, : noted[side, 1]]
+        add_pairs(side, product, neighbours, places, *table, segments, positions, sizes)
+    for side in range(2):
+        for neighbour in touched[side, : noted[side, 0]]:
+            key = key_of(side, left if side == BEFORE else right, neighbour)
+            pairs[index[slot_of_pair(index, pairs, key)], TOTAL] -= weights[side, neighbour]
+    for side in range(2):
+        push_pairs(side, product, touched[side, : noted[side, 0]], *table, heap, sizes)
+
+
+@compiled(**LENT)
+def note(side, neighbour, position, weight, weights, numbers, touched, made, noted):
+    """Note a pair of the product, at `position`, with the neighbour on one side."""
+    if numbers[side, neighbour] == 0:
+        touched[side, noted[side, 0]] = neighbour
+        noted[side, 0] += 1
+    weights[side, neighbour] += weight
+    numbers[side, neighbour] += 1
+    made[side, 0, noted[side, 1]], made[side, 1, noted[side, 1]] = position, neighbour
+    noted[side, 1] += 1
 
 
 @compiled(**LENT)

@@ -145,32 +145,47 @@ class Reader:
     def vocabulary(self, content: Any) -> Vocabulary:
         if not isinstance(content, dict) or not isinstance(content.get("model"), dict):
             self.refuse("not a tokenizer.json (it has no 'model' section)")
-        if self.is_foreign(content):
-            return self.foreign_vocabulary(content)
-        self.check_settings(content)
-        ids = self.ids(content)
-        specials = self.specials(content, ids)
+        added = self.added(content)
+        foreign = self.is_foreign(content, added)
+        if not foreign:
+            self.check_settings(content)
+        ids = self.ids(content, added)
+        literals = {entry["content"] for entry in added}
+        characters = sentencepiece.is_like(content)
+        token = self.characters if characters else self.token
         tokens = [b""] * len(ids)
         for name, index in ids.items():
-            tokens[index] = name.encode() if name in specials else self.token(name)
-        self.require_bytes(set(ids) - set(specials), set(CHARACTER_OF_BYTE.values()))
-        merges = self.merges(content["model"].get("merges"), ids, specials)
-        vocabulary = Vocabulary(tokens, specials, merges, self.end_of(content, specials))
+            tokens[index] = name.encode() if name in literals else token(name)
+        every_byte = sentencepiece.byte_names() if characters else {*CHARACTER_OF_BYTE.values()}
+        if missing := every_byte - (set(ids) - literals):
+            self.refuse(
+                f"damaged: its vocabulary lacks {len(missing)} of the 256 bytes, "
+                f"such as {min(missing)!r}"
+            )
+        special = {entry["content"]: ids[entry["content"]] for entry in added if entry["special"]}
+        specials = dict(sorted(special.items(), key=lambda item: item[1]))
+        end = self.end_of(content, specials)
+        if foreign:
+            kept = content | dict.fromkeys(("truncation", "padding", "post_processor"))
+            vocabulary = Vocabulary(tokens, specials, [], end, kept)
+        else:
+            merges = self.merges(content["model"].get("merges"), ids, specials)
+            vocabulary = Vocabulary(tokens, specials, merges, end)
         if vocabulary.end_literal not in specials:
-            self.refuse(f"it has no special token {END!r} or {GPT2_END!r}, which frame documents")
-        if self.end_id is None:
+            known = "that is known to frame documents"
+            ours = f"{END!r} or {GPT2_END!r}, which frame documents"
+            self.refuse(f"it has no special token {known if foreign else ours}")
+        if not foreign and self.end_id is None:
             self.check_post_processor(content.get("post_processor"), vocabulary)
         return vocabulary
 
-    def is_foreign(self, content: dict[str, Any]) -> bool:
+    def is_foreign(self, content: dict[str, Any], added: list[dict[str, Any]]) -> bool:
         """Is it BPE over bytes that cuts or normalizes texts in another way than we do, or over
         characters?"""
         if sentencepiece.is_like(content):
             return True
         words = content.get("pre_tokenizer")
-        if describe(words) == SCANNED and not all(
-            entry.get("special") for entry in self.added(content)
-        ):
+        if describe(words) == SCANNED and not all(entry["special"] for entry in added):
             self.check_settings(content)
             return True  # texts are cut at the words that were added, too
         parts = words.get("pretokenizers") if isinstance(words, dict) else None
@@ -179,27 +194,6 @@ class Reader:
             "byte_fallback"
         )
         return by_bytes and byte_level and describe(content.get("decoder")) == "ByteLevel"
-
-    def foreign_vocabulary(self, content: dict[str, Any]) -> Vocabulary:
-        ids = self.ids(content)
-        literals = {entry["content"] for entry in self.added(content)}
-        over_bytes = not sentencepiece.is_like(content)
-        token = self.token if over_bytes else self.characters
-        every_byte = set(CHARACTER_OF_BYTE.values()) if over_bytes else sentencepiece.byte_names()
-        tokens = [b""] * len(ids)
-        for name, index in ids.items():
-            tokens[index] = name.encode() if name in literals else token(name)
-        self.require_bytes(set(ids) - set(literals), every_byte)
-        specials = {
-            entry["content"]: ids[entry["content"]]
-            for entry in self.added(content)
-            if entry.get("special")
-        }
-        kept = content | dict.fromkeys(("truncation", "padding", "post_processor"))
-        vocabulary = Vocabulary(tokens, specials, [], self.end_of(content, specials), kept)
-        if vocabulary.end_literal not in specials:
-            self.refuse("it has no special token that is known to frame documents")
-        return vocabulary
 
     def end_of(self, content: dict[str, Any], specials: dict[str, int]) -> str | None:
         """The special token between documents: that of `end_id`, else see `begin_with_end`.
@@ -212,14 +206,6 @@ class Reader:
         ends = of_id or [literal for literal, _ in frames]
         usual = END if END in specials else GPT2_END
         return ends[0] if ends and ends[0] != usual else None
-
-    def require_bytes(self, names: set[str], every_byte: set[str]) -> None:
-        missing = every_byte - names
-        if missing:
-            self.refuse(
-                f"damaged: its vocabulary lacks {len(missing)} of the 256 bytes, "
-                f"such as {min(missing)!r}"
-            )
 
     def check_settings(self, content: dict[str, Any]) -> None:
         model = content["model"]
@@ -280,23 +266,19 @@ class Reader:
                 self.refuse(f"damaged: its added token {brief(entry)} has half a character")
         return added
 
-    def ids(self, content: dict[str, Any]) -> dict[str, int]:
+    def ids(self, content: dict[str, Any], added: list[dict[str, Any]]) -> dict[str, int]:
         """The ids of the model's tokens and of added ones, which must be 0, 1, 2, …"""
         vocab = content["model"].get("vocab")
         if not isinstance(vocab, dict) or not all(type(index) is int for index in vocab.values()):
             self.refuse("damaged: its vocab is not a map from tokens to ids")
         ids = dict(vocab)
-        for entry in self.added(content):
+        for entry in added:
             literal, index = entry["content"], entry.get("id")
             if type(index) is not int or ids.setdefault(literal, index) != index:
                 self.refuse(f"damaged: its added token {brief(literal)} has the id {brief(index)}")
         if sorted(ids.values()) != list(range(len(ids))):
             self.refuse("damaged: the ids of its vocab are not 0, 1, 2, … without gaps")
         return ids
-
-    def specials(self, content: dict[str, Any], ids: dict[str, int]) -> dict[str, int]:
-        specials = {entry["content"]: ids[entry["content"]] for entry in self.added(content)}
-        return dict(sorted(specials.items(), key=lambda item: item[1]))
 
     def characters(self, name: str) -> bytes:
         """The bytes of a token of SentencePiece's."""

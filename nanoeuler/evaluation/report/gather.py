@@ -28,6 +28,7 @@ MEASURED = {
     "loss": shapes.Step,
 }
 """Keys that make a line of metrics.jsonl a measurement; its header has none of them."""
+CHECK = Origin("`nanoeuler check`", "delete it, or let `nanoeuler check` write it again")
 WORKFLOW = Origin("the workflow", "delete it and start the workflow again")
 MEND = "delete it and run the stage that writes it again"
 
@@ -199,7 +200,7 @@ def gather(config: Mapping[str, Any], folder: Path) -> Run:
         )
     stages = {name: read_stage(folder, name) for name in names}
     run = Run(config.get("run", folder.name), config, stages)
-    run.gradients = read_gradients(folder / "gradients.json")
+    run.gradients = sealed(folder / "gradients.json", CHECK, "a check of gradients", "rows")
     run.pipeline = read_pipeline(folder)
     run.plan = read_result(folder / "plan.json", shapes.Plan)
     run.times = read_times(folder)
@@ -270,20 +271,14 @@ def read_result(path: Path, shape: Any) -> Json | None:
     return value
 
 
-def read_gradients(path: Path) -> Json | None:
-    """The gradient check of a run, if there is one."""
-    origin = Origin("`nanoeuler check`", "delete it, or let `nanoeuler check` write it again")
-    if not path.is_file():
-        return None
-    return read_sealed(path, origin, "a check of gradients", "rows", origin.remedy)
+def sealed(path: Path, origin: Origin, what: str, key: str) -> Json | None:
+    """The JSON that its writer sealed, see `read_sealed`; None without such a file."""
+    return read_sealed(path, origin, what, key, origin.remedy) if path.is_file() else None
 
 
 def read_pipeline(folder: Path) -> Json | None:
     """The rules of the workflow and the configuration that it kept, if it has made the run."""
-    path = folder / "pipeline.json"
-    if not path.is_file():
-        return None
-    return read_sealed(path, WORKFLOW, "what the workflow wrote", "rules", WORKFLOW.remedy)
+    return sealed(folder / "pipeline.json", WORKFLOW, "what the workflow wrote", "rules")
 
 
 def kept_configuration(folder: Path) -> Json:
@@ -293,11 +288,9 @@ def kept_configuration(folder: Path) -> Json:
 
 
 def read_stage(folder: Path, name: str) -> Stage:
-    path = folder / "evaluation" / f"{name}.json"
     stage = Stage(name)
-    if path.is_file():
-        remedy = EVALUATION.remedy
-        stage.evaluation = read_sealed(path, EVALUATION, "an evaluation", "held_out", remedy)
+    path = folder / "evaluation" / f"{name}.json"
+    stage.evaluation = sealed(path, EVALUATION, "an evaluation", "held_out")
     made = folder / name / "model"
     model = usable(made)
     if (model / CONFIG).is_file():
