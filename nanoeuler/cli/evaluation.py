@@ -231,7 +231,7 @@ def run_runs(options: argparse.Namespace) -> None:
     for key in options.columns or []:
         runs.require_key(key, found, "--columns")
     columns = list(dict.fromkeys(["run", *(options.columns or [*measured, *wanted])]))
-    chosen = runs.choose(records, options.where, options.sort, options.reverse)
+    chosen = runs.select(records, options.where, options.sort, options.reverse)
     if options.json:
         print(json.dumps([{key: each.get(key) for key in columns} for each in chosen], indent=2))
     elif options.csv:

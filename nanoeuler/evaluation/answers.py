@@ -142,8 +142,8 @@ def mistake_in(
 
 
 def normalise(text: str) -> str:
-    """The form in which answers are compared: the first line, in small letters, without surrounding
-    space and a final full stop."""
+    """An answer as it is compared: the first line, in small letters, without surrounding space and
+    a final full stop."""
     first_line = next(iter(text.strip().splitlines()), "")
     return first_line.strip().removesuffix(".").rstrip().casefold()
 

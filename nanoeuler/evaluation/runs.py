@@ -145,7 +145,7 @@ def describe(name: str, run: Run, columns: Mapping[str, str]) -> Record:
     }
 
 
-def choose(
+def select(
     records: list[Record], conditions: Sequence[str], sort: str | None, reverse: bool
 ) -> list[Record]:
     """The records that meet all conditions, such as "seconds<3600", by the value of a key; those

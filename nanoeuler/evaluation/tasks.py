@@ -73,7 +73,7 @@ def read_task(manifest: Path) -> Task:
     return described, items
 
 
-def choose_items(items: Sequence[Item], limit: int | None, seed: int) -> list[Item]:
+def select_items(items: Sequence[Item], limit: int | None, seed: int) -> list[Item]:
     """All items, or `limit` of them in their order: those whose index has the lowest hash, so that
     every model is asked the same ones."""
     if limit is None or limit >= len(items):
@@ -109,7 +109,7 @@ def score_task(
     sequences: list[Pair] = []
     skipped: Counter[str] = Counter(described["bad"])
     truncated = 0
-    for item in choose_items(items, limit, seed):
+    for item in select_items(items, limit, seed):
         pairs = [
             encode(model.tokenizer, context, SPACE + choice)
             for context in item["contexts"]

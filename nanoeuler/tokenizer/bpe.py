@@ -293,8 +293,8 @@ def merge_pair(
         segment = segments[segment, OLDER]
     table = weights, numbers, index, pairs
     for side in range(2):
-        neighbours, places = touched[side, : noted[side, 0]], made[side, :, : noted[side, 1]]
-        add_pairs(side, product, neighbours, places, *table, segments, positions, sizes)
+        neighbours, new = touched[side, : noted[side, 0]], made[side, :, : noted[side, 1]]
+        add_pairs(side, product, neighbours, new, *table, segments, positions, sizes)
     for side in range(2):
         for neighbour in touched[side, : noted[side, 0]]:
             key = key_of(side, left if side == BEFORE else right, neighbour)

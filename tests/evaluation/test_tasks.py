@@ -9,7 +9,7 @@ import pytest
 
 from nanoeuler.cli import main
 from nanoeuler.corpus.tasks import prepare
-from nanoeuler.evaluation.tasks import choose_items, judge, mean, summarise_task
+from nanoeuler.evaluation.tasks import judge, mean, select_items, summarise_task
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import SavedModel, save_model
 from nanoeuler.model.flat import initial_parameters
@@ -84,15 +84,15 @@ def test_last_words_have_a_perplexity_and_groups_scores_of_their_own():
 
 def test_a_limit_takes_the_same_items_for_every_model():
     items = [item("a", "b", id=str(number)) for number in range(100)]
-    some = choose_items(items, 10, seed=1)
-    assert some == choose_items(items, 10, seed=1)
-    assert some != choose_items(items, 10, seed=2)
+    some = select_items(items, 10, seed=1)
+    assert some == select_items(items, 10, seed=1)
+    assert some != select_items(items, 10, seed=2)
     assert len(some) == 10
     assert [int(each["id"]) for each in some] == sorted(int(each["id"]) for each in some)
-    assert set(map(id, choose_items(items, 10, seed=1))) <= set(
-        map(id, choose_items(items, 20, seed=1))
+    assert set(map(id, select_items(items, 10, seed=1))) <= set(
+        map(id, select_items(items, 20, seed=1))
     )
-    assert choose_items(items, None, 1) == choose_items(items, 100, 1) == items
+    assert select_items(items, None, 1) == select_items(items, 100, 1) == items
 
 
 @pytest.fixture(scope="module")

@@ -33,7 +33,7 @@ class Playable:
     """A model in the page: configuration, tokenizer, packed weights."""
 
     stage: str
-    parameters: int  # without the heads that guess further ahead
+    parameters: int  # without the MTP heads
     of: int  # with them
     description: Json  # configuration, names and sizes of the tensors, tokenizer, template
     weights: str  # the tensors one after another, as model.js reads them
@@ -78,9 +78,9 @@ def pack(stage: str, folder: Path) -> Playable | None:
 
 
 def written_tensors(config: ModelConfig) -> list[Tensor]:
-    """All but the heads that guess further ahead: head 0 is the one that writes."""
-    further = {head_name(head) for head in range(1, config.mtp_heads)}
-    return [tensor for tensor in tensor_table(config) if tensor.name not in further]
+    """All but the MTP heads: head 0 is the one that writes."""
+    mtp_heads = {head_name(head) for head in range(1, config.mtp_heads)}
+    return [tensor for tensor in tensor_table(config) if tensor.name not in mtp_heads]
 
 
 def round_to_bfloat16(values: np.ndarray) -> np.ndarray:
