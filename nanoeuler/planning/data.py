@@ -17,8 +17,7 @@ from nanoeuler.corpus.split import bytes_of_stretches, least_held_out
 from nanoeuler.storage.files import read_json
 from nanoeuler.tokenizer.shards import token_dtype
 from nanoeuler.tokenizer.vocabulary import SMALLEST
-from nanoeuler.training.resuming import REWIND_STEPS
-from nanoeuler.training.saving import EARLY
+from nanoeuler.training.checkpoint import EARLY, REWIND_STEPS
 from nanoeuler.training.schedule import Schedule
 
 Config = Mapping[str, Any]

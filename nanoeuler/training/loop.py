@@ -21,14 +21,13 @@ from nanoeuler.errors import UserError
 from nanoeuler.model.files import SavedModel, save_model
 from nanoeuler.model.spec import parameter_count
 from nanoeuler.system import provenance
-from nanoeuler.training.checkpoint import Checkpoints
+from nanoeuler.training.checkpoint import EARLY, REWIND_STEPS, Checkpoints, Saver
 from nanoeuler.training.job import Job
 from nanoeuler.training.lock import FolderLock
 from nanoeuler.training.measurements import Measurements, Metrics, Throughput, moved
 from nanoeuler.training.micro_batches import smaller_batch, smaller_model
 from nanoeuler.training.optimizer.optimizer import optimizer_of
-from nanoeuler.training.resuming import REWIND_STEPS, Skipped, changes, find_checkpoint
-from nanoeuler.training.saving import EARLY, Saver
+from nanoeuler.training.resuming import Skipped, changes, find_checkpoint
 from nanoeuler.training.start_check import Form, check_before_training
 from nanoeuler.training.state import StepResult, TrainingState
 from nanoeuler.training.stopping import Stopped, catch_signals
@@ -255,8 +254,10 @@ class Trainer:
         if self.finished:
             return
         if step == 0:
-            if self.job.tuned:
-                self.measure_start()
+            if self.job.tuned:  # what this stage starts from, which it can't hand on as its best
+                values = self.worker.validate()
+                self.write(validation=values)
+                log.line("before", "", **values)
         elif self.is_validated(step) and self.measurements.last != step:
             self.validate()  # the last attempt was stopped between checkpoint and validation
 
@@ -379,12 +380,6 @@ class Trainer:
         log.line("validation", "", step=step, **values, best=self.measurements.best_score)
         if self.job.sample:
             log.line("sample", self.job.sample(self.state.model))
-
-    def measure_start(self) -> None:
-        """Measure the model that this stage starts from, which it can't hand on as its best."""
-        values = self.worker.validate()
-        self.write(validation=values)
-        log.line("before", "", **values)
 
     # ---- checkpoints and the end
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from nanoeuler import log
-from nanoeuler.training.checkpoint import Checkpoints
+from nanoeuler.training.checkpoint import REWIND_STEPS, Checkpoints
 from nanoeuler.training.job import Job
 
 
@@ -93,8 +93,6 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     ]
 
 
-REWIND_STEPS = 100
-"""Steps to go back when the weights are to blame."""
 SOON = 2
 """They are when a step fails fewer than this many steps behind rows that were left out."""
 

@@ -10,9 +10,8 @@ from nanoeuler.config.settings import Pretrain
 from nanoeuler.errors import UserError
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import FlatBuffer
-from nanoeuler.training.checkpoint import Checkpoints
+from nanoeuler.training.checkpoint import Checkpoints, Saver
 from nanoeuler.training.lock import LOCK
-from nanoeuler.training.saving import Saver
 from nanoeuler.training.schedule import Schedule
 
 MODEL = ModelConfig(vocab_size=16, dim=8, layers=1, heads=1, kv_heads=1, ffn=8, context=8)

@@ -23,10 +23,7 @@ class BiasedOps(CudaParts):
     # ---- biases
 
     def add_bias(self, out_NO: Array, bias_O: Array) -> None:
-        N, O = out_NO.shape  # noqa: E741
-        self.launch_elementwise(
-            self.sources.elementwise("gelu", O), "add_bias", N * O, out_NO, bias_O, N
-        )
+        self.launch_on_rows("gelu", "add_bias", out_NO, out_NO, bias_O)
 
     def linear_bias(self, x_NI: Array, weight_OI: Array, bias_O: Array, out_NO: Array) -> None:
         if not self.multiply_biased(x_NI, weight_OI, out_NO, bias_O):
@@ -142,18 +139,12 @@ class BiasedOps(CudaParts):
 
     def bias_gelu(self, x_NF: Array, bias_F: Array | None, out_NF: Array) -> None:
         """x += bias, out = gelu(x)"""
-        N, F = x_NF.shape
-        arrays = x_NF, bias_F, out_NF
-        self.launch_elementwise(self.sources.elementwise("gelu", F), "bias_gelu", N * F, *arrays, N)
+        self.launch_on_rows("gelu", "bias_gelu", x_NF, x_NF, bias_F, out_NF)
 
     def gelu_backward(
         self, dout_NF: Array, x_NF: Array, dx_NF: Array, out_NF: Array | None = None
     ) -> None:
-        N, F = x_NF.shape
-        arrays = dout_NF, x_NF, dx_NF, out_NF
-        self.launch_elementwise(
-            self.sources.elementwise("gelu", F), "gelu_backward", N * F, *arrays, N
-        )
+        self.launch_on_rows("gelu", "gelu_backward", x_NF, dout_NF, x_NF, dx_NF, out_NF)
 
     def linear_gelu(
         self, x_NI: Array, weight_FI: Array, bias_F: Array, up_NF: Array, out_NF: Array

@@ -6,7 +6,7 @@ Plain values, usable without a device: blocks, parts and shared memory.
 import functools
 from dataclasses import dataclass
 
-from nanoeuler.backend.cuda.kernels import WARP
+from nanoeuler.backend.cuda.kernels import WARP, blocks
 
 STATIC_SHARED = 48 * 1024
 """Bytes of static shared memory that a block may take."""
@@ -85,7 +85,7 @@ def held_bytes(vocab_size: int, *, clusters: bool) -> int:
     """Shared memory in which such a block keeps its share of a large vocabulary's logits; 0 where
     they do not fit."""
     threads = choosing_threads(vocab_size)
-    tokens = ceiling(vocab_size, choosing_blocks(vocab_size, clusters=clusters) * threads) * threads
+    tokens = blocks(vocab_size, choosing_blocks(vocab_size, clusters=clusters) * threads) * threads
     return 4 * tokens if clusters and 4 * tokens <= MOST_HELD else 0
 
 
@@ -224,23 +224,23 @@ class ManyRowsProduct:
     def split(self) -> int:
         """Blocks of a cluster: enough for the chip, with nearly equal shares, and so many that x
         fits."""
-        clusters, panels = ceiling(self.pairs, self.tiles), ceiling(self.inputs, PANEL)
+        clusters, panels = blocks(self.pairs, self.tiles), blocks(self.inputs, PANEL)
         # x takes longer of more rows, or where each block reads whole ones as a GPT-2's do
         most = CHIP_BLOCKS if self.gpt2 or self.rows == MOST_MANY_ROWS else CHIP_BLOCKS * 5 // 4
         splits = range(1, CLUSTER_BLOCKS + 1)
-        equal = [n for n in splits if n * ceiling(panels, n) <= 1.1 * panels]
+        equal = [n for n in splits if n * blocks(panels, n) <= 1.1 * panels]
         filling = max((n for n in equal if n * clusters <= most), default=1)
-        return max(filling, ceiling(2 * self.inputs * self.rows, X_BYTES))
+        return max(filling, blocks(2 * self.inputs * self.rows, X_BYTES))
 
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a block, see many_rows.cuh."""
-        depth = ceiling(ceiling(self.inputs, PANEL), self.split) * PANEL
+        depth = blocks(blocks(self.inputs, PANEL), self.split) * PANEL
         columns = 32 * self.tiles
         sum_row = 4 * (columns + 4)
         factors = 2 * depth * (self.rows + columns)
         sums = MANY_ROWS_WARPS // 4 * self.rows * sum_row
-        received = (self.split - 1) * ceiling(self.rows, self.split) * sum_row
+        received = (self.split - 1) * blocks(self.rows, self.split) * sum_row
         norm = 4 * depth * (2 if self.gpt2 else 1)
         written = max(factors, sums) + received + 4 * self.split * self.rows + norm
         outputs_left = self.rows < WGMMA_ROWS
@@ -254,7 +254,7 @@ class ManyRowsProduct:
 
     @property
     def blocks(self) -> int:
-        return ceiling(self.pairs, self.tiles) * self.split
+        return blocks(self.pairs, self.tiles) * self.split
 
     @property
     def is_huge(self) -> bool:
@@ -278,11 +278,11 @@ def many_rows_products(sizes: DecodingSizes, rows: int) -> dict[str, ManyRowsPro
     s = sizes
     shapes = {
         "project": (s.dim, (s.heads + 2 * s.kv_heads) * s.head_size // 32),
-        "output": (s.width, ceiling(s.dim, 32)),
-        "down": (s.ffn, ceiling(s.dim, 32)),
+        "output": (s.width, blocks(s.dim, 32)),
+        "down": (s.ffn, blocks(s.dim, 32)),
     }
     kernel, columns = ("up", 32) if s.gpt2 else ("gate_up", 16)
-    shapes[kernel] = s.dim, ceiling(s.ffn, columns)
+    shapes[kernel] = s.dim, blocks(s.ffn, columns)
     return {name: ManyRowsProduct(*shape, rows, s.gpt2) for name, shape in shapes.items()}
 
 
@@ -313,7 +313,7 @@ def many_rows_fit(sizes: DecodingSizes, rows: int) -> bool:
 @functools.cache
 def many_rows_head(dim: int, vocab_size: int, rows: int, *, gpt2: bool = False) -> ManyRowsProduct:
     """The product of many_rows_head.cu."""
-    return ManyRowsProduct(dim, ceiling(vocab_size, 32), rows, gpt2)
+    return ManyRowsProduct(dim, blocks(vocab_size, 32), rows, gpt2)
 
 
 PROMPT_BOX = 64
@@ -356,7 +356,3 @@ def prompt_products(sizes: DecodingSizes) -> dict[str, PromptProduct]:
         "gate_up": PromptProduct(2, 2 * PROMPT_BOX, 4),
         "down": PromptProduct(1, PROMPT_BOX, 8),
     }
-
-
-def ceiling(work: int, per: int) -> int:
-    return -(-work // per)

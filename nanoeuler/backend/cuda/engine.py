@@ -279,9 +279,8 @@ class CudaBackend(DecodingOps, LogitOps, BiasedOps, OptimizerOps):
     # ---- SwiGLU
 
     def swiglu(self, gate_NF: Array, up_NF: Array, out_NF: Array) -> None:
-        N, F = out_NF.shape
         arrays = gate_NF, up_NF, row_stride(gate_NF), out_NF
-        self.launch_elementwise(self.sources.elementwise("swiglu", F), "swiglu", N * F, *arrays, N)
+        self.launch_on_rows("swiglu", "swiglu", out_NF, *arrays)
 
     def swiglu_backward(
         self,
@@ -292,20 +291,9 @@ class CudaBackend(DecodingOps, LogitOps, BiasedOps, OptimizerOps):
         dup_NF: Array,
         out_NF: Array | None = None,
     ) -> None:
-        N, F = dout_NF.shape
-        arrays = (
-            dout_NF,
-            gate_NF,
-            up_NF,
-            row_stride(gate_NF),
-            dgate_NF,
-            dup_NF,
-            row_stride(dgate_NF),
-            out_NF,
-        )
-        self.launch_elementwise(
-            self.sources.elementwise("swiglu", F), "swiglu_backward", N * F, *arrays, N
-        )
+        inputs = dout_NF, gate_NF, up_NF, row_stride(gate_NF)
+        outputs = dgate_NF, dup_NF, row_stride(dgate_NF), out_NF
+        self.launch_on_rows("swiglu", "swiglu_backward", dout_NF, *inputs, *outputs)
 
     def linear_swiglu(self, x_NI: Array, weight_OI: Array, product: GateUp, out_NF: Array) -> None:
         if self.fused and self.fused.fits(*out_NF.shape):
@@ -339,13 +327,9 @@ class CudaBackend(DecodingOps, LogitOps, BiasedOps, OptimizerOps):
     # ---- ReLU²
 
     def relu2(self, x_NF: Array, out_NF: Array) -> None:
-        N, F = x_NF.shape
-        source = self.sources.elementwise("relu2", F)
-        self.launch_elementwise(source, "relu2", N * F, x_NF, out_NF, N)
+        self.launch_on_rows("relu2", "relu2", x_NF, x_NF, out_NF)
 
     def relu2_backward(
         self, dout_NF: Array, x_NF: Array, dx_NF: Array, out_NF: Array | None = None
     ) -> None:
-        N, F = x_NF.shape
-        source, arrays = self.sources.elementwise("relu2", F), (dout_NF, x_NF, dx_NF, out_NF)
-        self.launch_elementwise(source, "relu2_backward", N * F, *arrays, N)
+        self.launch_on_rows("relu2", "relu2_backward", x_NF, dout_NF, x_NF, dx_NF, out_NF)

@@ -161,6 +161,11 @@ class CudaParts(Backend):
         grid = blocks(elements, ELEMENTWISE_THREADS * WIDTH)
         self.launch(source, kernel, grid, ELEMENTWISE_THREADS, *arguments)
 
+    def launch_on_rows(self, name: str, kernel: str, like: Array, *arguments: Argument) -> None:
+        """Launch a kernel of the file `name` that takes N rows of activations, (N, F) as `like`."""
+        (N, F), sources = like.shape, self.sources
+        self.launch_elementwise(sources.elementwise(name, F), kernel, N * F, *arguments, N)
+
     # ---- copies in e4m3 of an fp8 step: where they go, and the products that read them
 
     def copy_of(

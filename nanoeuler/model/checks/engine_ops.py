@@ -191,13 +191,9 @@ def check_linear_gelu(
         "dweight": random.statistic(F, D),
         "delta": (np.zeros((N, D)), "activation"),  # scratch
     }
+    hidden: Output = (N, F), "activation"
     outputs: dict[str, Output] = {
-        "linear": ((N, F), "activation"),
-        "up": ((N, F), "activation"),
-        "out": ((N, F), "activation"),
-        "alone": ((N, F), "activation"),
-        "dalone": ((N, F), "activation"),
-        "again": ((N, F), "activation"),
+        **dict.fromkeys(("linear", "up", "out", "alone", "dalone", "again"), hidden),
         "sum": ((N, D), "residual"),
         "normed": ((N, D), "activation"),
         "inverse": ((N,), "statistic"),

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from nanoeuler import log
 from nanoeuler.backend.records import Array
 from nanoeuler.model.weights_file import from_bf16, to_bf16
 
@@ -240,3 +241,13 @@ def losing() -> Iterator[None]:
         yield
     except (EOFError, OSError) as error:
         raise Lost from error
+
+
+def stop_all(reason: str) -> None:
+    """On rank 0: end this process, and with it the other ranks, one of which can't go on."""
+    log.line(
+        "error",
+        f"{reason}; the other ranks are stopped; run the same command again, which goes on from "
+        "the last checkpoint if there is one",
+    )
+    os._exit(1)

@@ -23,7 +23,7 @@ from nanoeuler.backend.ops import Backend
 from nanoeuler.errors import UserError
 from nanoeuler.system.machine import threads_allowed
 from nanoeuler.training.distributed import slurm_tasks
-from nanoeuler.training.distributed.group import ALONE, Group, HostGroup, Lost
+from nanoeuler.training.distributed.group import ALONE, Group, HostGroup, Lost, stop_all
 from nanoeuler.training.stopping import SIGNALS
 
 RANK, RANKS, LEADER = "NANOEULER_RANK", "NANOEULER_RANKS", "NANOEULER_LEADER"
@@ -167,15 +167,9 @@ def watch(children: list[subprocess.Popen[bytes]], ended: threading.Event) -> No
             stopped[index] = stopped[index] + POLL_SECONDS if is_stopped(child) else 0.0
             if (status is None and stopped[index] < STOPPED_SECONDS) or ended.is_set():
                 continue
-            log.line(
-                "error",
-                f"{describe(index + 1, len(children) + 1, status)}; the other ranks "
-                "are stopped; run the same command again, which goes on from the last "
-                "checkpoint if there is one",
-            )
             for other in children:
                 other.kill()
-            os._exit(1)
+            stop_all(describe(index + 1, len(children) + 1, status))
 
 
 def is_stopped(child: subprocess.Popen[bytes]) -> bool:

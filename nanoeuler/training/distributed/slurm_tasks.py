@@ -23,7 +23,7 @@ from nanoeuler import log
 from nanoeuler.errors import UserError
 from nanoeuler.storage.files import read_text
 from nanoeuler.storage.temporary import temporary_beside
-from nanoeuler.training.distributed.group import Group, HostGroup, Lost, losing
+from nanoeuler.training.distributed.group import Group, HostGroup, Lost, losing, stop_all
 
 POLL_SECONDS = 0.2
 MEETING_SECONDS = 300.0
@@ -158,12 +158,7 @@ def watch(life: Connection, name: str, ended: threading.Event) -> None:
             life.recv_bytes()
         how = f"has been silent for {SILENCE_SECONDS:.0f} seconds: it is suspended, or cut off"
     if not ended.is_set():
-        log.line(
-            "error",
-            f"{name} {how}; the other ranks are stopped; run the same command again, which "
-            "goes on from the last checkpoint if there is one",
-        )
-        os._exit(1)
+        stop_all(f"{name} {how}")
 
 
 def beat(life: Connection) -> None:
