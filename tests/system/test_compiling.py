@@ -145,6 +145,33 @@ def test_an_edit_of_what_goes_into_a_kernel_makes_it_new(tmp_path, path, old, ne
     assert computed() == [result, "1"]
 
 
+def test_a_process_that_compiles_computes_what_one_that_loads_does(tmp_path):
+    """Of a function that others call, LLVM may make other code by itself than within its callers,
+    and a process takes whichever it has first."""
+    others = shutil.ignore_patterns("__pycache__", "cuda", "corpus", "evaluation", "training")
+    shutil.copytree(CHECKOUT / "nanoeuler", tmp_path / "nanoeuler", ignore=others)
+    (tmp_path / "program.py").write_text(
+        "import numpy as np\n"
+        "from nanoeuler.backend.cpu.elementwise import layer_norm_backward as kernel\n"
+        "draw = np.random.default_rng(0).standard_normal\n"
+        "x, dout = draw((2, 9, 128), np.float32)\n"
+        "weight, bias = draw((2, 128), np.float32)\n"
+        "norm = x, weight, bias, np.float32(1e-5), np.empty_like(x), np.ones(9, np.float32)\n"
+        "dx, sums = np.empty_like(x), np.empty((4, 128), np.float32)\n"
+        "kernel(dout, norm, dx, sums, False, False, dout, 0, 0, 9)\n"
+        "print(sum(kernel.stats.cache_misses.values()))\n"
+        "print(dx.tobytes().hex(), sums[:2].tobytes().hex())\n"
+    )
+
+    def computed() -> list[str]:
+        environment = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+        return forks.run(["-c", "import program"], tmp_path, environment).stdout.split()
+
+    (compiled, *first), (loaded, *second) = computed(), computed()
+    assert (compiled, loaded) == ("1", "0")
+    assert first == second
+
+
 def test_compiled_functions_take_nothing_from_other_folders():
     """Machine code is kept until a source of its folder changes."""
     for path in sorted((CHECKOUT / "nanoeuler").rglob("*.py")):

@@ -283,7 +283,8 @@ def add_layer_norm(x_ND, delta_ND, step_bias_D, step_size, norm, first, stop):
         layer_norm(*norm, n, n + 1)
 
 
-@compiled(fastmath=FAST_MATH)
+# inlined, or a process that has compiled it by itself would compute other last bits with it
+@compiled(fastmath=FAST_MATH, forceinline=True)
 def layer_norm_gradient(dout, x, weight, inverse, dx, dweight, dbias, add_to_dx):
     """One row of `layer_norm_backward`; adds to `dweight` and `dbias`. Returns the row's mean."""
     mean = mean_of(x)
