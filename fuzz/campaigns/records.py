@@ -10,7 +10,7 @@ from typing import Any
 
 from fuzz.campaigns.base import Campaign
 from fuzz.mutation import Mutator, to_json
-from nanoeuler.corpus import instructions, preferences, questions, tasks
+from nanoeuler.corpus import instructions, preferences, tasks
 from nanoeuler.corpus.task_layouts import LAYOUTS
 
 MESSAGES = [
@@ -82,7 +82,7 @@ class Records(Campaign):
         elif kind == "preferences":
             preferences.prepare("x", {"x": entry}, 0.1, folder / "prepared")
         elif kind == "questions":
-            questions.prepare("x", {"x": entry}, folder / "prepared.jsonl")
+            tasks.prepare_questions("x", {"x": entry}, folder / "prepared.jsonl")
         else:
             if mutate.chance(0.2):
                 entry["members"] = mutate.rng.choice(("*.jsonl", "records", "../*", "[", ""))

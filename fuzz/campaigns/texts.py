@@ -11,7 +11,7 @@ from fuzz.campaigns.base import LARGEST_FILE, BrokenPromise, Campaign
 from fuzz.mutation import Mutator
 from nanoeuler.corpus.document_sources import OwnText
 from nanoeuler.corpus.gutenberg import clean, join_lines
-from nanoeuler.corpus.sources.choosing import choose_readers
+from nanoeuler.corpus.sources.registry import choose_readers
 from nanoeuler.corpus.text_files import read_documents
 
 PIECES = (

@@ -123,10 +123,9 @@ def run_assemble(options: argparse.Namespace) -> None:
     from nanoeuler.config.data_settings import Corpus
     from nanoeuler.corpus import groups
     from nanoeuler.corpus.assemble import Cleaning, assemble
-    from nanoeuler.corpus.sources.choosing import choose_readers
     from nanoeuler.corpus.sources.fineweb import SOURCE as FINEWEB
     from nanoeuler.corpus.sources.own_text import OWN_TEXT
-    from nanoeuler.corpus.sources.registry import NAMED
+    from nanoeuler.corpus.sources.registry import NAMED, choose_readers
 
     config = load(options.config)
     section = config.get("corpus", {})

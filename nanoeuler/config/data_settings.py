@@ -74,7 +74,7 @@ class OwnTextSource(Section):
 @with_keys(
     {
         source.name: (source.settings, subsection(source.settings, source.settings_meaning))
-        for source in ALL_TEXTS
+        for source in NAMED
         if source.settings
     }
 )
@@ -149,7 +149,6 @@ class Tokenizer(Section):
     {
         source.name: (source.entries, key(source.meaning, optional=True))
         for source in SOURCES
-        if source.entries
     }
 )
 class Sources(Section):

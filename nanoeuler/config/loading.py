@@ -24,6 +24,7 @@ from nanoeuler.config.validation import (
 )
 from nanoeuler.config.yaml_file import Key, read_keys, read_yaml
 from nanoeuler.corpus.sources import DATA_SETS, TEXTS, is_named
+from nanoeuler.corpus.sources.own_text import OWN_TEXT
 from nanoeuler.corpus.sources.registry import SOURCES
 from nanoeuler.corpus.sources.source import Place
 from nanoeuler.errors import LONGEST_PATH, UserError, brief
@@ -228,6 +229,7 @@ class Consistency(Place):
         self.corpus["name"] = self.corpus["name"] or self.config["run"]
         self.check_folders()
         self.check_corpus_sources()
+        OWN_TEXT.check(self.config, self)
         for source in SOURCES:
             source.check(self.config, self)
         self.check_batches()

@@ -9,12 +9,11 @@ from typing import Any
 
 from nanoeuler.config import RESOLVED
 from nanoeuler.config.stages import Stage, parent_of, result_of, stages_of
+from nanoeuler.corpus.sources.data_sets import QUESTIONS, TASKS
 from nanoeuler.corpus.sources.fineweb import SOURCE as FINEWEB
 from nanoeuler.corpus.sources.own_text import OWN_TEXT
-from nanoeuler.corpus.sources.questions import SOURCE as QUESTIONS
 from nanoeuler.corpus.sources.registry import NAMED, RECORDS, SOURCES
 from nanoeuler.corpus.sources.source import Source, Step
-from nanoeuler.corpus.sources.tasks import SOURCE as TASKS
 from nanoeuler.storage.files import MOST_JSON, atomic_write, read_bounded
 
 ONE_JOB = 16e9

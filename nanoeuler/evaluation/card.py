@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator
 
 from nanoeuler.config.stages import BY_SECTION, PRETRAIN, result_of
-from nanoeuler.corpus.sources.registry import ALL_TEXTS, SOURCES
+from nanoeuler.corpus.sources.registry import ALL_TEXTS, NAMED, SOURCES
 from nanoeuler.evaluation.formats import NARROW, size, stage_name
 from nanoeuler.evaluation.report.background import licence_verdict, used_licences
 from nanoeuler.evaluation.report.gather import Json, Run, Stage, entitled
@@ -114,7 +114,7 @@ def front_matter(run: Run) -> dict[str, str]:
 
 def hub_datasets(run: Run) -> Iterator[str]:
     """The names on a hub of the data sets that were used, where their addresses tell."""
-    untouched = {source for source in ALL_TEXTS if source.name not in run.sources}
+    untouched = {source for source in NAMED if source.name not in run.sources}
     used = [
         entry
         for source in SOURCES

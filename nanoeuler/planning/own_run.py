@@ -27,8 +27,8 @@ from nanoeuler.config.yaml_file import write_yaml
 from nanoeuler.corpus.document_sources import OwnText
 from nanoeuler.corpus.openings import openings_of
 from nanoeuler.corpus.own_text import Entry, Named, is_output
-from nanoeuler.corpus.sources.choosing import choose_readers
 from nanoeuler.corpus.sources.own_text import GO_ON
+from nanoeuler.corpus.sources.registry import choose_readers
 from nanoeuler.corpus.split import last_of_own_text, position
 from nanoeuler.errors import UserError
 from nanoeuler.model.config import ModelConfig

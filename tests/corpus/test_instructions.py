@@ -10,7 +10,7 @@ from record_samples import Prepared, encoded, prepared, read_lines
 
 from nanoeuler.cli import main
 from nanoeuler.corpus.instructions import prepare
-from nanoeuler.corpus.questions import prepare as prepare_questions
+from nanoeuler.corpus.tasks import prepare_questions
 from nanoeuler.errors import UserError
 from tests.servers import BLOCK_PAGE, Fault
 

@@ -8,7 +8,7 @@ import pytest
 from record_samples import prepared, read_lines
 
 from nanoeuler.cli import main
-from nanoeuler.corpus import instructions, preferences, questions
+from nanoeuler.corpus import instructions, preferences, tasks
 from nanoeuler.errors import UserError
 
 GOOD = [{"instruction": f"Say {n}.", "input": "", "output": f"{n}"} for n in range(40)]
@@ -308,8 +308,8 @@ def test_a_question_with_a_prompt_beside_its_instruction_stops_the_stage(tmp_pat
     question = {"instruction": "Who?", "input": None, "answer": "Ada", "id": 7, field: ""}
     file, output = tmp_path / "questions.jsonl", tmp_path / "out.jsonl"
     file.write_text(json.dumps(question))
-    questions.prepare("world", {"world": {"url": str(file)}}, output)
+    tasks.prepare_questions("world", {"world": {"url": str(file)}}, output)
     assert read_lines(output) == [{"instruction": "Who?", "input": "", "answer": "Ada"}]
     file.write_text(json.dumps(question | {field: ["x"]}))
     with pytest.raises(UserError, match=rf"line 1: {field} is a part of the prompt for which"):
-        questions.prepare("world", {"world": {"url": str(file)}}, output)
+        tasks.prepare_questions("world", {"world": {"url": str(file)}}, output)

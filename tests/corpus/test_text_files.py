@@ -13,7 +13,7 @@ from nanoeuler import log
 from nanoeuler.corpus.document_sources import OwnText
 from nanoeuler.corpus.own_text import find
 from nanoeuler.corpus.packed_files import UnfitText, find_zstd
-from nanoeuler.corpus.sources.choosing import choose_readers
+from nanoeuler.corpus.sources.registry import choose_readers
 from nanoeuler.corpus.text_files import Reading, read_documents
 from nanoeuler.errors import UserError
 

@@ -1,16 +1,32 @@
-"""Data sets that a run names: by a name in the sources file, or by the path of a file."""
+"""Data sets that a run names: by a name in the sources file, or by the path of a file.
+
+Instructions and preferences are tuned on; models are measured on questions and tasks.
+"""
 
 import hashlib
 import os
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from nanoeuler.corpus.addresses import file_bytes
-from nanoeuler.corpus.sources.source import Config, Files, Option, Place, Source, Step, folder_of
-from nanoeuler.errors import LONGEST_PATH, brief
+from nanoeuler.corpus.sources.source import (
+    Config,
+    DataSet,
+    File,
+    Files,
+    Option,
+    Place,
+    Source,
+    Step,
+    find_section,
+    folder_of,
+    without_address,
+)
+from nanoeuler.errors import LONGEST_PATH, UserError, brief
+from nanoeuler.storage.section import key, section
 
 VALIDATION_SHARE = 0.02
 """Share of the records that is held out, unless the configuration says otherwise."""
@@ -20,7 +36,7 @@ SPLIT_FOLDER = Option(
 )
 
 
-class DataSets(Source, ABC):
+class DataSets(Source):
     """Data sets of a kind; an item is one."""
 
     @abstractmethod
@@ -130,3 +146,185 @@ class TuningData(DataSets):
                     f"is {brief(name, LONGEST_PATH)}, neither a name in the sources file "
                     f"(there: {', '.join(known) or 'none'}) nor a file; correct it",
                 )
+
+
+@section
+class Member(DataSet):
+    """One of the files that a mixture of instructions is made of."""
+
+    weight: float = key(
+        "how often each training record is seen in an epoch; 0.5 takes half of them, 2 each twice",
+        default=1,
+        gt=0,
+    )
+
+
+@section
+class InstructionsEntry(DataSet):
+    """Instructions: a file of them, or a mixture of several."""
+
+    url: str = key(
+        "https://, http://, hf://datasets/OWNER/NAME/PATH, file:// or a local path",
+        optional=True,
+        min_length=1,
+    )
+    mixture: list[Member] = key("the files that are mixed", optional=True, min_length=1)
+    format: Literal["alpaca"] = key("shape of the records", default="alpaca")
+
+
+class Instructions(TuningData):
+    """Data of `sft`."""
+
+    name = title = "instructions"
+    entries = dict[str, InstructionsEntry]
+    meaning = "instruction data sets by name; each has a url, or is a mixture of several"
+    stage = "sft"
+    shapes = "Alpaca's or Dolly's shape, or messages"
+
+
+class Preferences(TuningData):
+    """Data of `dpo`."""
+
+    name = title = "preferences"
+    entries = dict[str, DataSet]
+    meaning = "data sets of preference pairs by name"
+    stage = "dpo"
+    shapes = "JSON, JSON lines or parquet, with two replies to each prompt"
+    megabytes = 2000
+
+
+@section
+class QuestionsEntry(File):
+    """Held-out questions with exact answers."""
+
+    licence: str = key("licence of the questions", optional=True)
+
+
+def prepare_questions(config: Config, name: str, output: Path) -> None:
+    from nanoeuler.corpus.tasks import prepare_questions as prepare
+
+    prepare(name, find_section(config, "sources.questions"), output)
+
+
+class Questions(DataSets):
+    """Questions of `evaluate.questions`."""
+
+    name = title = "questions"
+    entries = dict[str, QuestionsEntry]
+    meaning = "held-out questions with exact answers by name"
+    steps = (
+        Step(
+            rule="fetch_questions",
+            command="questions",
+            message="Fetching the held-out questions {wildcards.item}",
+            run=prepare_questions,
+            options=(NAME, Option("--output", "FILE", "file of JSON lines to write")),
+            values=lambda config, item: {"name": item},
+            outputs=lambda config, item: {
+                "output": f"{folder_of(config, 'questions')}/{item}.jsonl"
+            },
+            sections="sources.questions",
+            reads=("evaluate.questions", "sources.questions.{evaluate.questions}"),
+            megabytes=250,
+        ),
+    )
+
+    def names(self, config: Config) -> list[str]:
+        name = config.get("evaluate", {}).get("questions")
+        return [name] if name else []
+
+    def check(self, config: Config, place: Place) -> None:
+        known = self.listed(config)
+        for name in self.names(config):
+            if name not in known:
+                place.refuse(
+                    ("evaluate", "questions"),
+                    f"is {brief(name)}, which the sources file does not have "
+                    f"(there: {', '.join(known) or 'none'}); correct it or set null",
+                )
+
+
+@section
+class TaskEntry(DataSet):
+    """The items of a task."""
+
+    kind: Literal[
+        "hellaswag", "arc_easy", "arc_challenge", "piqa", "winogrande", "blimp", "lambada", None
+    ] = key("layout and scoring of the file; null takes the name", default=None)
+    members: str | None = key(
+        "pattern of the files in a zip archive that are read; null takes every .jsonl file",
+        default=None,
+    )
+
+
+def describe(config: Config, name: str) -> dict[str, Any]:
+    from nanoeuler.corpus.tasks import describe_task  # loads an HTTP client
+
+    return describe_task(name, config)
+
+
+def prepare_task(config: Config, name: str, output: Path) -> None:
+    from nanoeuler.corpus.tasks import prepare
+
+    prepare(describe(config, name), output)
+
+
+class Tasks(DataSets):
+    """Tasks of `evaluate.tasks`."""
+
+    name = title = "tasks"
+    entries = dict[str, TaskEntry]
+    meaning = "multiple-choice and last-word tasks by name"
+    steps = (
+        Step(
+            rule="fetch_task",
+            command="task",
+            message="Fetching and checking the task {wildcards.item}",
+            run=prepare_task,
+            options=(
+                Option(
+                    "--name",
+                    None,
+                    "name in evaluate.tasks or in the sources file, such as hellaswag",
+                    str,
+                ),
+                Option("--output", "DIR", "folder to write: items.jsonl, manifest.json"),
+            ),
+            values=lambda config, item: {
+                "name": item,
+                "output": f"{folder_of(config, 'tasks')}/{item}",
+            },
+            outputs=lambda config, item: {
+                "manifest": f"{folder_of(config, 'tasks')}/{item}/manifest.json"
+            },
+            sections="evaluate.tasks or sources.tasks",
+            entry=lambda config, item: without_address(describe(config, item)),
+        ),
+    )
+
+    def names(self, config: Config) -> list[str]:
+        return [task["name"] for task in config.get("evaluate", {}).get("tasks", [])]
+
+    def entry(self, config: Config, name: str) -> dict[str, Any]:
+        return describe(config, name)
+
+    def check(self, config: Config, place: Place) -> None:
+        tasks, names = config["evaluate"]["tasks"], set()
+        for number, task in enumerate(tasks):
+            key = ("evaluate", "tasks", number)
+            if task["name"] in names:
+                place.refuse(
+                    key,
+                    f"is the second one named {task['name']}; give it another name, and its kind",
+                )
+            names.add(task["name"])
+            try:
+                describe(
+                    {"evaluate": {"tasks": [task]}, "sources": config["sources"]}, task["name"]
+                )
+            except UserError as error:
+                raise UserError(f"{place.where(key)}: evaluate.tasks: {error}") from error
+
+
+QUESTIONS, TASKS = Questions(), Tasks()
+DECLARED = (Instructions(), Preferences(), QUESTIONS, TASKS)

@@ -146,9 +146,6 @@ class Documents(TextSource):
     def most_bytes(self, config: Config) -> float:
         return max((self.text_bytes(config, item) for item in self.items(config)), default=0)
 
-    def disk_bytes(self, config: Config, item: str) -> float:
-        return self.text_bytes(config, item)
-
     def learned(self, config: Config) -> Iterable[Mapping[str, Any]]:
         return listed(config)
 

@@ -153,9 +153,6 @@ class Fineweb(TextSource):
         most: float = config["corpus"][self.name]["max_bytes_per_shard"]
         return min(most, WHOLE_SHARD)
 
-    def disk_bytes(self, config: Config, item: str) -> float:
-        return self.text_bytes(config, item)
-
     def learned(self, config: Config) -> Iterable[Mapping[str, Any]]:
         pages = config.get("sources", {}).get(self.name, {})
         return list(pages.get("shards", []))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nanoeuler.corpus.sources import is_named
-from nanoeuler.corpus.sources.source import Config, Option, Place, TextSource
+from nanoeuler.corpus.sources.source import Config, Option, Place, Text
 from nanoeuler.errors import UserError, brief
 from nanoeuler.log import size
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from nanoeuler.corpus.text_files import Reading
 
 
-class OwnText(TextSource):
-    """Text of one's own, which is not in the sources file and has no items to fetch."""
+class OwnText(Text):
+    """Text of one's own, which is not in the sources file and not fetched."""
 
     name, title = "own_text", "own text"
     kind, repetitions = "own_text", ("in your own text, each path for itself", "none")
@@ -40,6 +40,7 @@ class OwnText(TextSource):
         return [(file, each.reading) for each in named for file in find_files(each.path)]
 
     def check(self, config: Config, place: Place) -> None:
+        """Raise `UserError` for a path without text, or an encoding that Python does not know."""
         from nanoeuler.corpus.own_text import Named, find_files
 
         sources = config["corpus"]["sources"]

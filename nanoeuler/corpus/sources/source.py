@@ -1,6 +1,6 @@
 """A source of data is declared once, and everything else iterates over the declarations.
 
-A declaration is an object of a class in a module of this room; `SOURCES` lists them. Paths, the
+A declaration is an object of a class in a module of this room; `registry` lists them. Paths, the
 configuration, the command line, the rules of the workflow, plans, licences, the model card and the
 report read what it says. A module imports what does the work when it is done, not before.
 
@@ -114,22 +114,22 @@ class Place(ABC):
         raise UserError(f"{self.where(key)}: {'.'.join(map(str, key))} {problem}")
 
 
-class Source:
-    """A source of data."""
+class Source(ABC):
+    """A source of data that is fetched."""
 
     name: str
     """Its key in the sources file, and its folder in data_dir."""
     title: str
     """Name of its items in plans."""
-    entries: Any = None
-    """The type of its section in the sources file, if it has one."""
-    meaning: str = ""
+    entries: Any
+    """The type of its section in the sources file."""
+    meaning: str
     """Meaning of that section, for the schema."""
-    steps: Sequence[Step] = ()
+    steps: Sequence[Step]
 
+    @abstractmethod
     def items(self, config: Config) -> list[str]:
         """The items that a run takes and the steps prepare."""
-        return []
 
     def fetched(self, config: Config, item: str) -> str:
         """The file that shows that an item was fetched."""
@@ -141,27 +141,39 @@ class Source:
             item for item in self.items(config) if not Path(self.fetched(config, item)).exists()
         ]
 
+    @abstractmethod
     def download_bytes(self, config: Config, item: str) -> float | None:
         """About how much is downloaded for an item; None where nobody says."""
-        raise NotImplementedError
 
     def learned(self, config: Config) -> Iterable[Mapping[str, Any]]:
         """The entries of files that the models of a run learn from."""
         return []
 
+    @abstractmethod
     def check(self, config: Config, place: Place) -> None:
         """Raise `UserError` where the configuration contradicts the sources file."""
 
 
-class TextSource(Source):
-    """A source of documents for the corpus, which `corpus.sources` names."""
+class Text:
+    """What the corpus asks of its texts, fetched or one's own."""
 
+    name: str
+    title: str
     kind: str
     """Its key in corpus.deduplicate."""
     repetitions: tuple[str, str]
     """The meaning of that key, and its default."""
     option: Option
     """The option with which its texts are given to `assemble`."""
+
+    def language(self, config: Config) -> str | None:
+        """The language of the texts, as in "en"; None where it is unknown."""
+        return None
+
+
+class TextSource(Text, Source):
+    """A source of documents for the corpus, which `corpus.sources` names."""
+
     settings: type[Section] | None = None
     """Its section in `corpus`, if it has one."""
     settings_meaning: str = ""
@@ -177,9 +189,9 @@ class TextSource(Source):
         """The file that says what the text was made of."""
         return self.steps[-1].outputs(config, item)["record"]
 
+    @abstractmethod
     def text_bytes(self, config: Config, item: str) -> float:
         """About the bytes of an item's text."""
-        raise NotImplementedError
 
     def most_bytes(self, config: Config) -> float:
         """The most bytes of an item whose near-duplicates are sought; else none."""
@@ -187,16 +199,13 @@ class TextSource(Source):
 
     def disk_bytes(self, config: Config, item: str) -> float:
         """About the bytes that an item takes before the corpus is made."""
-        raise NotImplementedError
+        return self.text_bytes(config, item)
 
     def documents(self, config: Config) -> int | None:
         """The documents of a run, where they are few."""
         return None
 
-    def language(self, config: Config) -> str | None:
-        """The language of the texts, as in "en"; None where it is unknown."""
-        return None
-
+    @abstractmethod
     def reader(
         self, paths: Sequence[Path], licence: str, settings: Config, group: int | None
     ) -> "Reader":
@@ -205,7 +214,6 @@ class TextSource(Source):
         `settings` is the section corpus; of sources that are written in groups, each has `group`
         files.
         """
-        raise NotImplementedError
 
 
 def find_section(config: Any, name: str) -> Any:
