@@ -32,7 +32,7 @@ sys.path.insert(0, str(ROOT))
 from nanoeuler.corpus.batches import Batch  # noqa: E402
 from nanoeuler.corpus.near_duplicates import (  # noqa: E402
     SHINGLE,
-    NearDuplicates,
+    find_near_copies,
     sign,
 )
 from nanoeuler.corpus.word_hashes import hash_words  # noqa: E402
@@ -124,8 +124,7 @@ def quality(options: argparse.Namespace) -> None:
         texts = [text for (text,) in connection.execute(query, values).fetchall()]
     batch = Batch.of(texts)
     hashes, borders = hash_words(batch)
-    found = NearDuplicates(sign(hashes, borders), np.arange(len(texts)), THRESHOLD)
-    found.compare(0, len(texts))
+    found = find_near_copies(sign(hashes, borders), THRESHOLD, threads=1)
     holders: dict[tuple[int, ...], list[int]] = collections.defaultdict(list)
     sizes, likest = [], np.zeros(len(texts))
     for document in range(len(texts)):
@@ -137,24 +136,24 @@ def quality(options: argparse.Namespace) -> None:
         for earlier, both in collections.Counter(sharing).items():
             similarity = both / (sizes[earlier] + len(shingles) - both)
             likest[document] = max(likest[document], similarity)
-        if not found.near[document]:
+        if not found[document]:
             for shingle in shingles:
                 holders[shingle].append(document)
     for least in (THRESHOLD, THRESHOLD + 0.05):
         of_these = likest >= least
         print(
             f"of {of_these.sum():,} documents of similarity {least:.2f} or more to an earlier one, "
-            f"{found.near[of_these].mean():.2%} are dropped (recall)"
+            f"{found[of_these].mean():.2%} are dropped (recall)"
         )
     for least in (THRESHOLD, THRESHOLD - 0.05):
         print(
-            f"of {found.near.sum():,} dropped, {(likest[found.near] >= least).mean():.2%} are "
+            f"of {found.sum():,} dropped, {(likest[found] >= least).mean():.2%} are "
             f"of similarity {least:.2f} or more to a kept one (precision)"
         )
     unlike = likest < THRESHOLD - 0.1
     print(
         f"of {unlike.sum():,} documents of similarity below {THRESHOLD - 0.1:.1f} to all kept, "
-        f"{found.near[unlike].sum()} are dropped"
+        f"{found[unlike].sum()} are dropped"
     )
 
 

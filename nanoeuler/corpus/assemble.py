@@ -57,9 +57,8 @@ def assemble(
     require_corpus(output)
     sweep(output)
     found = look_at(sources, validation_share, cleaning, threads)
-    told, ignored = found.decide(
-        [found.compare(number, each, threads) for number, each in enumerate(found.surveys)]
-    )
+    examined = [found.compare(number, each, threads) for number, each in enumerate(found.surveys)]
+    told, ignored = found.decide(examined, cleaning.threshold, threads)
     with (
         atomic_folder(output / SPLITS[0]) as train,
         atomic_folder(output / SPLITS[1]) as validation,

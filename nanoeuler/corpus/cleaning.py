@@ -24,7 +24,7 @@ from nanoeuler.corpus.contamination import (
     read_evaluation_set,
 )
 from nanoeuler.corpus.document_sources import OWN_TEXT, Reader
-from nanoeuler.corpus.near_duplicates import HASHES, NearDuplicates, sign_documents
+from nanoeuler.corpus.near_duplicates import HASHES, find_near_copies, sign_documents
 from nanoeuler.corpus.split import choose_stretches
 from nanoeuler.corpus.survey import (
     HELD_OUT,
@@ -35,13 +35,14 @@ from nanoeuler.corpus.survey import (
     Part,
     Survey,
     cut_pieces,
-    held_out_first,
     survey,
 )
 from nanoeuler.corpus.word_hashes import hash_words
 from nanoeuler.errors import UserError
 
 NO_WORDS = np.zeros(0, np.uint64), np.zeros(1, np.int64)
+NO_ROWS = np.zeros(0, np.int64)
+NO_SIGNATURES = np.zeros((0, HASHES), np.uint8)
 HELD_OUT_TEXT = "held-out text"  # its name among the sets that training documents may quote
 
 
@@ -60,29 +61,30 @@ class Cleaning:
     evaluation_sets: Mapping[str, Path] = field(default_factory=dict)
 
 
-def near_duplicates(found: Survey, threshold: float) -> NearDuplicates:
-    """Prepare the search among a source's documents that are no exact copies."""
-    signatures = np.zeros((len(found.fates), HASHES), np.uint8)
-    return NearDuplicates(signatures, held_out_first(found.fates), threshold)
+class HeldOut(NamedTuple):
+    """What is known of a source's held-out text."""
+
+    runs: Runs  # of words in it, without those of near-duplicates
+    signatures: np.ndarray | None  # uint8 (documents, HASHES), where whole ones are compared
 
 
 def look_at_held_out(
-    found: Survey, search: NearDuplicates | None, share: float, measure: bool, threads: int
-) -> Runs:
-    """Return the runs of words in a source's held-out text; none unless `measure`.
+    found: Survey, near: bool, threshold: float, share: float, measure: bool, threads: int
+) -> HeldOut:
+    """Read a source's held-out text; its runs of words are collected if `measure`.
 
-    Also finds the near-duplicates in it, whose runs do not count, and sets `found.stretches` where
-    stretches of documents are held out.
+    With `near`, finds the near-duplicates in it, whose runs do not count. Sets `found.stretches`
+    where stretches of documents are held out.
     """
-    if not (found.parted or measure or search):
-        return NO_RUNS
+    if not (found.parted or measure or near):
+        return HeldOut(NO_RUNS, None)
 
     def work(part: Part) -> LookedAt:
         wanted = np.flatnonzero(part.fates == (TRAIN if found.parted else HELD_OUT))
         batch = part.read() if len(wanted) else Batch.of([])
         held_out, documents = batch.take(wanted), wanted
-        hashes, borders = hash_words(held_out) if search or not found.parted else NO_WORDS
-        signatures = sign_documents(held_out, hashes, borders) if search else None
+        hashes, borders = hash_words(held_out) if near or not found.parted else NO_WORDS
+        signatures = sign_documents(held_out, hashes, borders) if near else NO_SIGNATURES
         stretches = NO_STRETCHES
         if found.parted:
             stretches = stretches_of(held_out, wanted, share)
@@ -93,30 +95,38 @@ def look_at_held_out(
             for start, stop in itertools.pairwise(borders)
             if measure
         ]
-        return LookedAt(part, wanted, signatures, stretches, documents, of_pieces)
+        first = part.rows.start
+        stretches = stretches + np.array([first, 0, 0])
+        return LookedAt(part.rows, first + wanted, signatures, stretches, documents, of_pieces)
 
-    kept, stretches, rank = [NO_RUNS], [NO_STRETCHES], 0
+    looked_at = [LookedAt(slice(0), NO_ROWS, NO_SIGNATURES, NO_STRETCHES, NO_ROWS, [NO_RUNS])]
     total = int(found.sizes.sum())
     with log.Progress(f"hold out {found.source.name}", total, "MB", 1e-6) as progress:
         for one in ordered_map(work, found.parts(), threads):
-            first = one.part.rows.start
-            if search and one.signatures is not None:
-                rank = drop_near_copies(search, found, first + one.wanted, one.signatures, rank)
-            kept.extend(itertools.compress(one.runs, one.part.fates[one.documents] != NEAR_COPY))
-            stretches.append(one.stretches + np.array([first, 0, 0]))
-            progress.update(int(one.part.sizes.sum()))
-    found.stretches = np.concatenate(stretches)
-    return Runs(*map(np.concatenate, zip(*kept, strict=True)))
+            looked_at.append(one)
+            progress.update(int(found.sizes[one.rows].sum()))
+    rows, signatures, found.stretches = (
+        np.concatenate(column) for column in list(zip(*looked_at, strict=True))[1:4]
+    )
+    if near:
+        found.fates[rows[find_near_copies(signatures, threshold, threads)]] = NEAR_COPY
+    kept = [NO_RUNS]
+    for one in looked_at[1:]:
+        fates = found.fates[one.rows]
+        kept.extend(itertools.compress(one.runs, fates[one.documents] != NEAR_COPY))
+    runs = Runs(*map(np.concatenate, zip(*kept, strict=True)))
+    # where stretches are held out, all documents have been compared
+    return HeldOut(runs, signatures if near and not found.parted else None)
 
 
 class LookedAt(NamedTuple):
     """Held-out text of a part, or all of it where the stretches had to be found."""
 
-    part: Part
-    wanted: np.ndarray  # int64: the documents of the part that were read
-    signatures: np.ndarray | None  # theirs
-    stretches: np.ndarray  # as in a survey, but counted from the part's first document
-    documents: np.ndarray  # int64: that of each held-out piece
+    rows: slice  # those of the part in the survey
+    wanted: np.ndarray  # int64: the rows of the documents that were read
+    signatures: np.ndarray  # theirs
+    stretches: np.ndarray  # as in a survey
+    documents: np.ndarray  # int64: that of each held-out piece, counted from the part's first
     runs: list[Runs]  # of each held-out piece
 
 
@@ -175,10 +185,8 @@ def compare(
     def work(part: Part) -> Examined:
         batch, of_pieces = part.trained(part.read())
         hashes, borders = hash_words(batch)
-        signatures = np.zeros((0, HASHES), np.uint8)
-        if signing:
-            signatures = sign_documents(batch, hashes, borders)
-        documents = runs = np.zeros(0, np.int64)
+        signatures = sign_documents(batch, hashes, borders) if signing else NO_SIGNATURES
+        documents = runs = NO_ROWS
         if check:
             pieces, runs = others.find(hashes, borders)
             documents = part.rows.start + of_pieces[pieces]
@@ -196,64 +204,28 @@ def compare(
             progress.update(int(found.sizes[one.rows].sum()))
 
 
-def examine(
-    found: Survey,
-    search: NearDuplicates | None,
-    examined: Iterable[Examined],
-    quotations: Quotations,
-    first: int,
-) -> np.ndarray:
-    """Drop near-duplicates among a source's training documents; note quotations of the others.
-
-    `quotations` numbers this source's documents from `first` on. Returns which documents (bool)
-    quote something.
-    """
-    touched = np.zeros(len(found.fates), bool)
-    rank = int(np.isin(found.fates, (HELD_OUT, NEAR_COPY)).sum())
-    for one in examined:
-        if search and len(one.signatures):
-            wanted = one.rows.start + np.flatnonzero(found.fates[one.rows] == TRAIN)
-            rank = drop_near_copies(search, found, wanted, one.signatures, rank)
-        kept = found.fates[one.documents] == TRAIN
-        touched[one.documents[kept]] = True
-        quotations.add(one.documents[kept] + first, one.runs[kept], one.owners[kept])
-    return touched
-
-
-def drop_near_copies(
-    search: NearDuplicates, found: Survey, rows: np.ndarray, signatures: np.ndarray, rank: int
-) -> int:
-    """Compare documents that are next in the search's order, from `rank` on.
-
-    Returns the rank after them.
-    """
-    search.signatures[rows] = signatures
-    search.compare(rank, rank + len(rows))
-    found.fates[rows[search.near[rows]]] = NEAR_COPY
-    return rank + len(rows)
-
-
 @dataclass
 class Findings:
     """Held-out texts and settings of all sources, known before training documents are compared.
 
-    `modes` say how repetitions of each are dropped, and `others` what each is compared with.
-    `measured` has all that models are measured on.
+    `signed` has the signatures of each source's held-out documents, and None where no
+    near-duplicates of them are sought; `others` is what each source is compared with. `measured`
+    has all that models are measured on.
     """
 
     surveys: list[Survey]
-    modes: list[str]
-    searches: list[NearDuplicates | None]
+    signed: list[np.ndarray | None]
     measured: Measured
     others: list[Measured]
 
     def compare(self, number: int, found: Survey, threads: int) -> Iterator[Examined]:
         """Look at the texts of source `number`, or of the group of it that `found` has."""
-        # `look_at_held_out` has compared all documents of which stretches are held out
-        signing = self.modes[number] == "near" and not found.parted
+        signing = self.signed[number] is not None
         return compare(found, signing, self.others[number], self.measured, threads)
 
-    def decide(self, examined: Sequence[Iterable[Examined]]) -> tuple[list[dict[str, Any]], int]:
+    def decide(
+        self, examined: Sequence[Iterable[Examined]], threshold: float, threads: int
+    ) -> tuple[list[dict[str, Any]], int]:
         """Enter near-duplicates and quotations, which were found in each source, in its survey.
 
         Returns the manifest's counts of each source's quotations, and the number of runs of words
@@ -261,12 +233,24 @@ class Findings:
         """
         quotations = Quotations(self.measured)
         borders = np.cumsum([0, *(len(found.fates) for found in self.surveys)])
-        touched = [
-            examine(found, search, pieces, quotations, int(first))
-            for found, search, pieces, first in zip(
-                self.surveys, self.searches, examined, borders[:-1], strict=True
-            )
-        ]
+        touched = []
+        for found, signed, pieces, first in zip(
+            self.surveys, self.signed, examined, borders[:-1], strict=True
+        ):
+            signatures = [NO_SIGNATURES if signed is None else signed]
+            quoting = []
+            for one in pieces:
+                signatures.append(one.signatures)
+                quoting.append((one.documents, one.runs, one.owners))
+            if signed is not None:
+                signatures = [np.concatenate(signatures)]  # and none is kept twice
+                near = find_near_copies(signatures[0], threshold, threads)
+                found.fates[np.flatnonzero(found.fates == TRAIN)[near[len(signed) :]]] = NEAR_COPY
+            touched.append(np.zeros(len(found.fates), bool))
+            for documents, runs, owners in quoting:
+                kept = found.fates[documents] == TRAIN
+                touched[-1][documents[kept]] = True
+                quotations.add(documents[kept] + int(first), runs[kept], owners[kept])
         owners = quotations.owners(int(borders[-1]))
         told = []
         for found, any_quoted, first in zip(self.surveys, touched, borders[:-1], strict=True):
@@ -291,15 +275,12 @@ def look_at(sources: Sequence[Reader], share: float, cleaning: Cleaning, threads
         survey(source, share, mode != "none", threads)
         for source, mode in zip(sources, modes, strict=True)
     ]
-    searches = [
-        near_duplicates(found, cleaning.threshold) if mode == "near" else None
+    checked = cleaning.decontaminate
+    known = [
+        look_at_held_out(found, mode == "near", cleaning.threshold, share, checked, threads)
         for found, mode in zip(surveys, modes, strict=True)
     ]
-    checked = cleaning.decontaminate
-    held_out = [
-        look_at_held_out(found, search, share, checked, threads)
-        for found, search in zip(surveys, searches, strict=True)
-    ]
+    held_out = [each.runs for each in known]
     require_held_out(surveys)
     tests = [
         (test, hash_runs(*hash_words(read_evaluation_set(path))))
@@ -320,7 +301,4 @@ def look_at(sources: Sequence[Reader], share: float, cleaning: Cleaning, threads
             if other is not found and not (is_own and other.source.kind == OWN_TEXT)
         ]
         others.append(Measured([(HELD_OUT_TEXT, NO_RUNS), *of_others, *tests]))
-    searches = [
-        None if found.parted else search for found, search in zip(surveys, searches, strict=True)
-    ]
-    return Findings(surveys, modes, searches, measured, others)
+    return Findings(surveys, [each.signatures for each in known], measured, others)

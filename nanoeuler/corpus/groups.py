@@ -27,12 +27,11 @@ from nanoeuler.corpus.assemble import (
     write,
     write_manifest,
 )
-from nanoeuler.corpus.cleaning import Cleaning, Examined, Findings, look_at
+from nanoeuler.corpus.cleaning import NO_SIGNATURES, Cleaning, Examined, Findings, look_at
 from nanoeuler.corpus.contamination import Measured
 from nanoeuler.corpus.document_sources import Reader, WebPages
-from nanoeuler.corpus.near_duplicates import HASHES, find_near_copies
 from nanoeuler.corpus.split import check_share
-from nanoeuler.corpus.survey import HELD_OUT, NEAR_COPY, TRAIN, Survey
+from nanoeuler.corpus.survey import Survey
 from nanoeuler.errors import UserError
 from nanoeuler.storage.files import (
     atomic_write,
@@ -74,9 +73,8 @@ def hold_out(
             else:
                 examined = joined(found.compare(number, each, threads))
                 save(folder / f"source-{number}.npz", survey_arrays(each) | examined)
-            if search := found.searches[number]:
-                looked_at = np.flatnonzero(np.isin(each.fates, (HELD_OUT, NEAR_COPY)))
-                np.save(folder / f"signed-{number}.npy", search.signatures[looked_at])
+            if (signed := found.signed[number]) is not None:
+                np.save(folder / f"signed-{number}.npy", signed)
 
 
 def compare(corpus: Path, source: WebPages, group: int, mode: str, threads: int) -> None:
@@ -85,7 +83,8 @@ def compare(corpus: Path, source: WebPages, group: int, mode: str, threads: int)
     held_out = steps_of(corpus) / "held-out"
     found = group_survey(held_out, source, group)
     measured = Measured.of_arrays(load(held_out / "measured.npz"))
-    findings = Findings([found], [mode], [None], measured, [measured])
+    signed = [NO_SIGNATURES if mode == "near" else None]
+    findings = Findings([found], signed, measured, [measured])
     examined = joined(findings.compare(0, found, threads))
     save(steps_of(corpus) / f"compared-{group:03d}.npz", examined)
 
@@ -96,25 +95,22 @@ def choose(corpus: Path, sources: Sequence[Reader], cleaning: Cleaning, threads:
     steps = steps_of(corpus)
     held_out = steps / "held-out"
     measured = Measured.of_arrays(load(held_out / "measured.npz"))
-    modes = [cleaning.duplicates.get(source.kind, "none") for source in sources]
-    surveys, examined = [], []
+    surveys, signed = [], []
+    examined: list[Iterable[Examined]] = []
     for number, source in enumerate(sources):
         if in_groups(source):
             groups = [group_survey(held_out, *each) for each in numbered_groups(source)]
-            survey, signatures = united(source, groups), group_signatures(steps, groups)
+            surveys.append(united(source, groups))
             examined.append(compared(steps, groups))
         else:
             arrays = load(held_out / f"source-{number}.npz")
-            survey, signatures = survey_of(source, arrays), iter([arrays["signatures"]])
-            examined.append(iter([Examined(slice(0, len(survey.fates)), *in_order(arrays))]))
-        if modes[number] == "near" and not survey.parted:
-            drop_near_copies(
-                survey, np.load(held_out / f"signed-{number}.npy"), signatures, cleaning, threads
-            )
-        surveys.append(survey)
-    others = [measured] * len(sources)
-    found = Findings(surveys, modes, [None] * len(sources), measured, others)
-    told, ignored = found.decide(examined)
+            surveys.append(survey_of(source, arrays))
+            rows = slice(0, len(arrays["fates"]))
+            examined.append([Examined(rows, *in_order(arrays))])
+        file = held_out / f"signed-{number}.npy"
+        signed.append(np.load(file) if file.exists() else None)
+    found = Findings(surveys, signed, measured, [measured] * len(sources))
+    told, ignored = found.decide(examined, cleaning.threshold, threads)
     with atomic_folder(steps / "chosen") as folder:
         for split in SPLITS:
             (folder / split).mkdir()
@@ -130,25 +126,6 @@ def choose(corpus: Path, sources: Sequence[Reader], cleaning: Cleaning, threads:
             entry = describe(survey, counts)
             chosen[name] = {"entry": entry, "groups": count, "written": written}
         write_json(folder / "chosen.json", {"ignored": ignored, "sources": chosen})
-
-
-def drop_near_copies(
-    found: Survey,
-    of_held_out: np.ndarray,
-    of_training: Iterable[np.ndarray],
-    cleaning: Cleaning,
-    threads: int,
-) -> None:
-    """Drop the near-duplicates among training documents, given the signatures of all documents."""
-    training = np.flatnonzero(found.fates == TRAIN)
-    signatures = np.empty((len(of_held_out) + len(training), HASHES), np.uint8)
-    signatures[: len(of_held_out)] = of_held_out
-    first = len(of_held_out)
-    for part in of_training:
-        signatures[first : first + len(part)] = part
-        first += len(part)
-    near = find_near_copies(signatures, cleaning.threshold, threads)
-    found.fates[training[near[len(of_held_out) :]]] = NEAR_COPY
 
 
 def write_group(corpus: Path, source: WebPages, group: int, threads: int) -> None:
@@ -232,19 +209,13 @@ def united(source: WebPages, groups: Sequence[Survey]) -> Survey:
 def joined(examined: Iterable[Examined]) -> dict[str, np.ndarray]:
     """Concatenate the findings of all batches of a survey."""
     none = np.zeros(0, np.int64)
-    nothing = Examined(slice(0), np.zeros((0, HASHES), np.uint8), none, none, np.zeros(0, np.uint8))
+    nothing = Examined(slice(0), NO_SIGNATURES, none, none, np.zeros(0, np.uint8))
     columns = zip(*(one[1:] for one in [nothing, *examined]), strict=True)
     return dict(zip(Examined._fields[1:], map(np.concatenate, columns), strict=True))
 
 
 def in_order(arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     return [arrays[name] for name in Examined._fields[1:]]
-
-
-def group_signatures(steps: Path, groups: Sequence[Survey]) -> Iterator[np.ndarray]:
-    for number in range(len(groups)):
-        with np.load(steps / f"compared-{number:03d}.npz") as found:
-            yield found["signatures"]
 
 
 def compared(steps: Path, groups: Sequence[Survey]) -> Iterator[Examined]:

@@ -5,8 +5,8 @@ whole band are compared; they are duplicates if their signatures agree in enough
 is only compared with earlier ones that are kept. So each dropped document has a similar one among
 the kept, and a chain of small changes cannot drop a document that is unlike all of them.
 
-Memory per document: 128 bytes of signature, and for each band 4 bytes in its chains and 4 to 8 in
-its table. With the 16 bands of a threshold of 0.8 that is less than 350 bytes.
+Memory per document: 128 bytes of signature, and 20 bytes a thread; of one that is suspected another
+signature, and 8 bytes for each of the bands, which are 16 at a threshold of 0.8.
 
 The shingles of a document are all its runs of `SHINGLE` words. The similarity of two documents is
 the Jaccard index of their sets of shingles: the size of the intersection over that of the union.
@@ -122,43 +122,15 @@ def find_copies(identities: np.ndarray, order: np.ndarray) -> np.ndarray:
     return copies
 
 
-class NearDuplicates:
-    """Marks in `near` (bool, per document) those similar to a document kept earlier in `order`.
-
-    Similar means about `threshold` or more. Documents outside `order` are ignored; those without
-    words (signature all zeros) are all kept.
-    """
-
-    def __init__(self, signatures: np.ndarray, order: np.ndarray, threshold: float):
-        self.bands, self.rows = bands_and_rows(threshold)
-        self.needed = needed_agreement(threshold)
-        self.signatures, self.order = signatures, order
-        self.heads = np.full((self.bands, table_size(len(order))), -1, np.int32)
-        self.chains = np.empty((len(order), self.bands), np.int32)
-        self.near = np.zeros(len(signatures), bool)
-
-    def compare(self, first: int, end: int) -> None:
-        """Compare the documents of ranks first to end, which must follow those compared before."""
-        slots = np.empty((end - first, self.bands), np.int32)
-        signatures, size = self.signatures[self.order[first:end]], self.heads.shape[1]
-        for band in range(self.bands):
-            fill_slots(signatures, band * self.rows, self.rows, size, slots[:, band])
-        documents = self.signatures, self.order, first, slots
-        walk_chains(*documents, self.needed, self.heads, self.chains, self.near)
-
-
-def table_size(documents: int) -> int:
-    """Return the number of slots of a band."""
-    return 1 << max(4, documents.bit_length())
-
-
 def find_near_copies(signatures: np.ndarray, threshold: float, threads: int) -> np.ndarray:
-    """Mark (bool) what `NearDuplicates` marks among documents whose signatures are in its order.
+    """Mark (bool) the documents that are similar to an earlier one that is kept.
+
+    Similar means about `threshold` or more. Documents without words (signature all zeros) are all
+    kept.
 
     One band at a time is searched, in each thread, for documents that are similar to any other of
     their slot. All others are kept, and no document is dropped for their sake. So it is enough to
     walk the chains of the suspects, and of slots with so many documents that a walk may end early.
-    Memory per document, besides the signature: 20 bytes a thread.
     """
     bands, rows = bands_and_rows(threshold)
     needed, size = needed_agreement(threshold), table_size(len(signatures))
@@ -180,12 +152,14 @@ def find_near_copies(signatures: np.ndarray, threshold: float, threads: int) -> 
         fill_slots(chosen, band * rows, rows, size, slots[:, band])
         used, slots[:, band] = np.unique(slots[:, band], return_inverse=True)
         most = max(most, len(used))
-    heads = np.full((bands, most), -1, np.int32)
-    near = np.zeros(len(ranks), bool)
-    walk_chains(chosen, np.arange(len(ranks)), 0, slots, needed, heads, slots.copy(), near)
-    marked = np.zeros(len(signatures), bool)
-    marked[ranks] = near
-    return marked
+    near = np.zeros(len(signatures), bool)
+    near[ranks] = walk_chains(chosen, slots, needed, np.full((bands, most), -1, np.int32))
+    return near
+
+
+def table_size(documents: int) -> int:
+    """Return the number of slots of a band."""
+    return 1 << max(4, documents.bit_length())
 
 
 @compiled()
@@ -229,36 +203,33 @@ def mark_suspects(signatures, slots, needed, heads, chains, crowded, suspect):
 
 
 @compiled()
-def walk_chains(signatures, order, first, slots, needed, heads, chains, near):
-    """Compare documents with the kept ones of their slots, and mark the duplicates in `near`.
+def walk_chains(signatures, slots, needed, heads):
+    """Compare documents with the kept ones of their slots; return which (bool) are duplicates.
 
-    slots[i, band] is the slot of rank first + i. heads[band, slot] is the latest kept document of a
-    slot (its rank in `order`), chains[rank, band] the one kept before it there, -1 the end of the
-    chain.
+    slots[document, band] is the slot of a document. heads[band, slot] is the latest kept document
+    of a slot, chains[document, band] the one kept before it there, -1 the end of the chain.
     """
     bands = len(heads)
-    for rank in range(first, first + len(slots)):
-        signature = signatures[order[rank]]
+    near, chains = np.zeros(len(slots), np.bool_), np.empty(slots.shape, np.int32)
+    for document in range(len(slots)):
+        signature = signatures[document]
         if not signature.any():
             continue
-        found = False
         for band in range(bands):
-            earlier, walked = heads[band, slots[rank - first, band]], 0
-            while earlier >= 0 and walked < LONGEST_WALK:
-                if agreement(signature, signatures[order[earlier]]) >= needed:
-                    found = True
-                    break
+            earlier, walked = heads[band, slots[document, band]], 0
+            while earlier >= 0 and walked < LONGEST_WALK and not near[document]:
+                near[document] = agreement(signature, signatures[earlier]) >= needed
                 earlier = chains[earlier, band]
                 walked += 1
-            if found:
+            if near[document]:
                 break
-        if found:
-            near[order[rank]] = True
+        if near[document]:
             continue
         for band in range(bands):
-            slot = slots[rank - first, band]
-            chains[rank, band] = heads[band, slot]
-            heads[band, slot] = rank
+            slot = slots[document, band]
+            chains[document, band] = heads[band, slot]
+            heads[band, slot] = document
+    return near
 
 
 @compiled()

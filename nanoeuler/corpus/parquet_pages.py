@@ -21,7 +21,6 @@ import duckdb
 import numpy as np
 
 from nanoeuler import log
-from nanoeuler.corpus.arrow_text import read_texts
 from nanoeuler.corpus.batches import Batch
 from nanoeuler.corpus.extracted_pages import PAGE, index_of, origins_of
 from nanoeuler.corpus.packed_files import MOST_INFLATION, most_unpacked
@@ -158,7 +157,6 @@ def explain_errors(address: str, output: Path) -> Iterator[None]:
     try:
         yield
     except (MemoryError, duckdb.Error) as error:
-        # of its streams, DuckDB hands on the text of an error only (arrow_text.py)
         if isinstance(error, MemoryError) or "Out of Memory Error" in str(error):
             raise ShortOfMemory(
                 f"{address}: this machine has too little free memory for its row groups; "
@@ -283,7 +281,7 @@ def look_at(
                    {label("int_score", "double", filters.min_score)} {rows}
             """
         ).fetchall()
-        return labels, read_texts(connection, f"select coalesce(text, '') as text {rows}")
+        return labels, read_texts(connection, f"select encode(coalesce(text, '')) {rows}")
 
     try:
         labels, texts = read()
@@ -304,6 +302,11 @@ def look_at(
         if row >= group.first_row:
             pages[row - group.first_row] = None
     return texts, pages
+
+
+def read_texts(connection: duckdb.DuckDBPyConnection, query: str) -> Batch:
+    """Return the result of `query`, one column of texts as bytes, which so are not decoded."""
+    return Batch.of([text for (text,) in connection.execute(query).fetchall()])
 
 
 def rows_of(file: Parquet, first: int, end: int) -> str:

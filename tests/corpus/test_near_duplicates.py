@@ -10,13 +10,15 @@ from nanoeuler.corpus.batches import Batch
 from nanoeuler.corpus.near_duplicates import (
     HASHES,
     SHINGLE,
-    NearDuplicates,
     bands_and_rows,
+    fill_slots,
     find_copies,
     find_near_copies,
     needed_agreement,
     orders,
     sign,
+    table_size,
+    walk_chains,
 )
 from nanoeuler.corpus.word_hashes import hash_words
 
@@ -52,13 +54,10 @@ def signatures_of(documents: list[str]) -> np.ndarray:
 def near(
     documents: list[str], threshold: float = 0.8, order: list[int] | None = None
 ) -> list[bool]:
-    found = NearDuplicates(
-        signatures_of(documents),
-        np.array(range(len(documents)) if order is None else order, np.int64),
-        threshold,
-    )
-    found.compare(0, len(found.order))
-    return found.near.tolist()
+    ranks = np.array(range(len(documents)) if order is None else order, np.int64)
+    found = np.zeros(len(documents), bool)
+    found[ranks] = find_near_copies(signatures_of(documents)[ranks], threshold, threads=1)
+    return found.tolist()
 
 
 @pytest.mark.parametrize("changes", [0, 3, 6, 12, 20, 40])
@@ -197,7 +196,11 @@ def test_bands_in_any_order_find_what_one_search_of_all_bands_finds(groups, thre
     changed = random.random(signatures.shape) < random.uniform(0, 0.5, (len(signatures), 1))
     signatures[changed] = random.integers(0, 256, int(changed.sum()), np.uint8)
     signatures[::1000] = 0
-    search = NearDuplicates(signatures, np.arange(len(signatures)), threshold)
-    search.compare(0, len(signatures))
-    assert (find_near_copies(signatures, threshold, threads=2) == search.near).all()
-    assert 0.1 < search.near.mean() < 0.99
+    bands, rows = bands_and_rows(threshold)
+    slots = np.empty((len(signatures), bands), np.int32)
+    for band in range(bands):
+        fill_slots(signatures, band * rows, rows, table_size(len(signatures)), slots[:, band])
+    heads = np.full((bands, table_size(len(signatures))), -1, np.int32)
+    near = walk_chains(signatures, slots, needed_agreement(threshold), heads)
+    assert (find_near_copies(signatures, threshold, threads=2) == near).all()
+    assert 0.1 < near.mean() < 0.99

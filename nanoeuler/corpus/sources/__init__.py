@@ -1,4 +1,4 @@
-"""Sources of data, each declared in the module of its name.
+"""Sources of data: a text is declared in the module of its name, the rest in `data_sets`.
 
 `registry` has the declarations, which take a while to import.
 """
