@@ -7,11 +7,12 @@ every later reading is compared with the first one: a file that has changed is r
 """
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -75,7 +76,7 @@ def changed(file: Path) -> UserError:
     )
 
 
-class Reader(Protocol):
+class Reader(ABC):
     """A reader of the documents of a source."""
 
     name: str
@@ -84,22 +85,26 @@ class Reader(Protocol):
     left_out: dict[str, str]  # unused part → the reason
     seen: np.ndarray | None  # the identities of all documents as they were first read
 
+    @abstractmethod
     def size(self) -> int:
         """Return about how many bytes of text there are."""
 
+    @abstractmethod
     def batches(self) -> Iterator[Callable[[], Batch]]: ...
 
-    def outlines(self) -> Iterator[Callable[[], Outline]]: ...
+    def outlines(self) -> Iterator[Callable[[], Outline]]:
+        return (partial(outline_of, read) for read in self.batches())
 
     def groups(self) -> Sequence[tuple["Reader", int]]:
         """Return the groups of files that are written apart, and their numbers of documents.
 
         There are none where everything is written to one file.
         """
+        return []
 
 
 @dataclass
-class Books:
+class Books(Reader):
     """Cleaned Gutenberg books: text files, each with a JSON record of `gutenberg clean` beside it.
 
     A book that its record does not keep goes to `left_out`, with the reason. The key of a book is
@@ -151,12 +156,6 @@ class Books:
         if paths:
             yield partial(self.read, first, tuple(paths))
 
-    def outlines(self) -> Iterator[Callable[[], Outline]]:
-        return (partial(outline_of, read) for read in self.batches())
-
-    def groups(self) -> Sequence[tuple[Reader, int]]:
-        return []
-
     def read(self, first: int, paths: Sequence[Path]) -> Batch:
         texts = []
         for number, path in enumerate(paths, first):
@@ -170,7 +169,7 @@ class Books:
 
 
 @dataclass
-class WebPages:
+class WebPages(Reader):
     """Web pages and other documents in the layout of extracted_pages.py, by their files of texts.
 
     The key of a page is the sha256 of its text. With `group`, the pages of so many files each are
@@ -242,7 +241,7 @@ def outline_of_pages(pages: np.ndarray, sizes: np.ndarray) -> Outline:
 
 
 @dataclass
-class OwnText:
+class OwnText(Reader):
     """One's own files of text.
 
     The key of a document is the sha256 of its text as it is compared (characters.py). All pieces
@@ -278,12 +277,6 @@ class OwnText:
                 size = 0
         if documents:
             yield partial(Batch.of, documents, keys)
-
-    def outlines(self) -> Iterator[Callable[[], Outline]]:
-        return (partial(outline_of, read) for read in self.batches())
-
-    def groups(self) -> Sequence[tuple[Reader, int]]:
-        return []
 
     def read(self) -> Iterator[tuple[str, bytes]]:
         aloud = not self.read_before  # once, however often the files are read

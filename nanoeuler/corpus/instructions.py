@@ -36,7 +36,7 @@ from nanoeuler.corpus.dialogue import (
     read_prompt,
 )
 from nanoeuler.corpus.download import SourceFile, local_copy
-from nanoeuler.corpus.record_files import read_records
+from nanoeuler.corpus.record_files import Faults, read_records
 from nanoeuler.corpus.remote_file import Patience
 from nanoeuler.errors import UserError
 from nanoeuler.storage.files import canonical_json, sha256_text, write_json
@@ -45,7 +45,6 @@ from nanoeuler.storage.record_folder import prompt_key
 
 READ = {*READ_OF_ALL, "output", "response"}
 WANTED = "the texts instruction, output and, if there is one, input, or with a list messages"
-TOLD = 5  # bad records named in the log
 Record = dict[str, Any]
 """instruction, input, output and, for a conversation, `earlier`: the turns before the last."""
 
@@ -180,9 +179,8 @@ def check_records(
     more bad ones than good ones.
     """
     records: dict[str, Record] = {}
-    bad: Counter[str] = Counter()
+    faults = Faults(address)
     not_read: Counter[str] = Counter()
-    examples: list[str] = []
     total = 0
     for where, value in read_records(path, address):
         total += 1
@@ -193,10 +191,9 @@ def check_records(
                 known = name in not_read or len(not_read) < MOST_NAMES
                 not_read[name if known else "others"] += 1
         except Unusable as problem:
-            bad[str(problem)] += 1
-            if len(examples) <= TOLD:
-                examples.append(f"{where}: {problem}")
-    tell_bad(address, total, bad, examples, len(records), wanted)
+            faults.add(where, str(problem))
+    faults.tell(total, len(records), "are bad", f"give records with {wanted}")
+    bad = faults.counts
     if not_read:
         told = ", ".join(f"{name} ({count:,})" for name, count in not_read.most_common())
         log.line("not-read", f"{address}: fields of records that are not read: {told}")
@@ -216,25 +213,6 @@ def find_entry(name: str, sources: Mapping[str, Any], section: str) -> Mapping[s
             f"{', '.join(sources) or 'none'}) nor a file; correct it"
         )
     return {"url": name, "licence": "your own file"}
-
-
-def tell_bad(
-    address: str, total: int, bad: Counter[str], examples: list[str], good: int, wanted: str
-) -> None:
-    """Log which records are left out; refuse a file of which more than half are, or that has none.
-
-    `good` is the number of good records, `wanted` describes them.
-    """
-    told = "; ".join(examples[:TOLD]) + ("; …" if len(examples) > TOLD else "")
-    if not total:
-        raise UserError(f"{address}: holds no records; correct the address, or fetch it again")
-    if not good or bad.total() > total / 2:
-        raise UserError(
-            f"{address}: {bad.total():,} of {total:,} records are bad ({told}); "
-            f"give records with {wanted}"
-        )
-    if bad:
-        log.line("bad", f"{address}: {bad.total():,} of {total:,} records are left out ({told})")
 
 
 def check_record(value: Any) -> Record:

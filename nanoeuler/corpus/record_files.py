@@ -4,10 +4,13 @@ JSON may be packed with gzip or Zstandard.
 """
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nanoeuler import log
 from nanoeuler.corpus.json_records import read_json_records
 from nanoeuler.corpus.packed_files import MOST_INFLATION, most_unpacked
 from nanoeuler.errors import UserError
@@ -17,11 +20,43 @@ if TYPE_CHECKING:
 
 PARQUET = b"PAR1"
 BATCH = 1_000  # rows
+TOLD = 5  # bad records named in the log
 BYTES = "BLOB"
 """The type, or a part of its name, of columns of bytes: text, as many writers leave it."""
 TIME_ZONE = "WITH TIME ZONE"
 """Part of the names of types that are skipped: DuckDB needs another package to read their values,
 and nothing is learned from times."""
+
+
+@dataclass
+class Faults:
+    """The records of the file `address` that are left out: their counted faults, and examples."""
+
+    address: str
+    counts: Counter[str] = field(default_factory=Counter)
+    examples: list[str] = field(default_factory=list)
+
+    def add(self, where: str, fault: str) -> None:
+        self.counts[fault] += 1
+        if len(self.examples) <= TOLD:
+            self.examples.append(f"{where}: {fault}")
+
+    def tell(self, total: int, good: int, what: str, remedy: str) -> None:
+        """Log which of `total` records are left out.
+
+        Raises `UserError` where `good` is 0, or more than half are left out, whose fault is `what`.
+        """
+        told = "; ".join(self.examples[:TOLD]) + ("; …" if len(self.examples) > TOLD else "")
+        bad = self.counts.total()
+        if not total:
+            raise UserError(
+                f"{self.address}: holds no records; correct the address, or fetch it again"
+            )
+        many = f"{self.address}: {bad:,} of {total:,} records"
+        if not good or bad > total / 2:
+            raise UserError(f"{many} {what} ({told}); {remedy}")
+        if bad:
+            log.line("bad", f"{many} are left out ({told})")
 
 
 def read_records(

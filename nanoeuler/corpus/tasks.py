@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from nanoeuler import log
-from nanoeuler.corpus.dialogue import NO_PLACE, is_given
+from nanoeuler.corpus.dialogue import NO_PLACE, Unusable, check_text, is_given
 from nanoeuler.corpus.download import SourceFile, local_copy
 from nanoeuler.corpus.json_records import (
     Ration,
@@ -38,13 +38,13 @@ from nanoeuler.corpus.json_records import (
     read_json_records,
     unpack,
 )
+from nanoeuler.corpus.record_files import Faults
 from nanoeuler.corpus.remote_file import Patience
 from nanoeuler.corpus.task_layouts import LAYOUTS, BadItem, Item, read_item
 from nanoeuler.errors import UserError
 from nanoeuler.storage.files import atomic_write, sha256_text, write_json
 from nanoeuler.storage.folders import atomic_folder, require_ours
 
-TOLD = 5  # bad records named in the log
 LABELS = "-labels.lst"
 """Ending of PIQA's file of answers, which has a line for each record of the file of that name."""
 DAMAGED_ZIP = (
@@ -133,28 +133,15 @@ def check_items(
 ) -> tuple[list[Item], Counter[str]]:
     """Return the items of a file in their order, and the counted faults of all other records."""
     items: list[Item] = []
-    bad: Counter[str] = Counter()
-    examples: list[str] = []
-    total = 0
+    faults, total = Faults(address), 0
     for number, (where, record) in enumerate(records, 1):
         total = number
         try:
             items.append(read_item(kind, record, number))
         except BadItem as error:
-            bad[str(error)] += 1
-            if len(examples) <= TOLD:
-                examples.append(f"{where}: {error}")
-    told = "; ".join(examples[:TOLD]) + ("; …" if len(examples) > TOLD else "")
-    if not total:
-        raise UserError(f"{address}: holds no records; correct the address, or fetch it again")
-    if not items or bad.total() > total / 2:
-        raise UserError(
-            f"{address}: {bad.total():,} of {total:,} records do not have the layout of {kind} "
-            f"({told}); correct kind or address"
-        )
-    if bad:
-        log.line("bad", f"{address}: {bad.total():,} of {total:,} records are left out ({told})")
-    return items, bad
+            faults.add(where, str(error))
+    faults.tell(total, len(items), f"do not have the layout of {kind}", "correct kind or address")
+    return items, faults.counts
 
 
 def records_of_file(path: Path, address: str, members: str | None) -> Iterator[tuple[str, Any]]:
@@ -309,11 +296,9 @@ def check_question(value: Any, where: str) -> dict[str, str]:
             )
     optional = [name for name in ("kind", "preferred_ending") if name in question]
     fields = ["instruction", "input", "answer", *optional]
-    for field in fields:
-        text = question.get(field)
-        if not isinstance(text, str) or not (text.strip() or field == "input"):
-            problem = (
-                "missing" if text is None else "not text" if not isinstance(text, str) else "empty"
-            )
-            raise UserError(f"{where}: {field} is {problem}; correct it, or take the question out")
+    try:
+        for field in fields:
+            check_text(question.get(field), field, may_be_empty=field == "input")
+    except Unusable as error:
+        raise UserError(f"{where}: {error}; correct it, or take the question out") from error
     return {field: question[field] for field in fields}

@@ -24,12 +24,11 @@ from nanoeuler.corpus.sources.source import (
     Place,
     Step,
     TextSource,
-    collection,
+    filtered,
     find_section,
     without_address,
 )
 from nanoeuler.errors import UserError
-from nanoeuler.storage.files import canonical_json
 from nanoeuler.storage.section import Name, Reruns, Section, key, section
 
 FILE_BYTES = 1_000_000_000
@@ -74,13 +73,7 @@ class Part(Section):
 
 
 def written(config: Config, item: str) -> Files:
-    """The folder's name is a hash of the filters, so that documents of other filters stay apart."""
-    part = config["corpus"].get("documents", {})
-    filters = {name: value for name, value in part.items() if name != "files"}
-    short_hash = hashlib.sha256(canonical_json(filters).encode()).hexdigest()[:8]
-    stem = f"{collection(config, 'documents')}/{short_hash}/file-{item}"
-    suffixes = {"output": ".txt", "index": ".index", "origins": ".jsonl", "record": ".json"}
-    return {name: stem + suffix for name, suffix in suffixes.items()}
+    return filtered(config, "documents", "files", f"file-{item}", ".jsonl")
 
 
 def listed(config: Config) -> Sequence[Mapping[str, Any]]:
@@ -178,8 +171,7 @@ def extract(config: Config, file: int, output: Path, record: Path) -> dict[str, 
     from nanoeuler import log
     from nanoeuler.corpus.download import SourceFile, local_copy
     from nanoeuler.corpus.extracted_pages import index_of
-    from nanoeuler.corpus.instructions import TOLD, tell_bad
-    from nanoeuler.corpus.record_files import read_records
+    from nanoeuler.corpus.record_files import Faults, read_records
     from nanoeuler.storage.files import atomic_write, explain_os_errors, sha256_file, write_json
 
     section = find_section(config, "sources.documents")
@@ -190,9 +182,8 @@ def extract(config: Config, file: int, output: Path, record: Path) -> dict[str, 
         )
     part = Part.read(config.get("corpus", {}).get("documents", {}))
     source = SourceFile.from_entry(section["files"][file], section.get("revision"))
-    bad: Counter[str] = Counter()
+    faults = Faults(source.url)
     dropped: Counter[str] = Counter()
-    examples: list[str] = []
     total = kept = end = 0
     output.parent.mkdir(parents=True, exist_ok=True)
     index_of(output).unlink(missing_ok=True)  # it must not describe another text
@@ -206,11 +197,8 @@ def extract(config: Config, file: int, output: Path, record: Path) -> dict[str, 
     ):
         for where, value in read_records(copy.path, source.url, FIELDS):
             total += 1
-            problem = fault(value)
-            if problem:
-                bad[problem] += 1
-                if len(examples) <= TOLD:
-                    examples.append(f"{where}: {problem}")
+            if problem := fault(value):
+                faults.add(where, problem)
                 continue
             if reason := reason_to_drop(value, part):
                 dropped[reason] += 1
@@ -222,7 +210,8 @@ def extract(config: Config, file: int, output: Path, record: Path) -> dict[str, 
             origin = {"id": value.get("id") or f"{file}:{total}", "url": value.get("url") or ""}
             origins.write(json.dumps(origin, default=str) + "\n")
             progress.update(len(text), kept=kept)
-        tell_bad(source.url, total, bad, examples, total - bad.total(), WANTED)
+        bad = faults.counts
+        faults.tell(total, total - bad.total(), "are bad", f"give records with {WANTED}")
         if not kept:
             told = ", ".join(f"{reason} {count:,}" for reason, count in dropped.most_common())
             raise UserError(

@@ -1,6 +1,5 @@
 """Web pages in the schema of FineWeb-Edu: a part of each parquet file that passes filters."""
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,10 @@ from nanoeuler.corpus.sources.source import (
     Place,
     Step,
     TextSource,
-    collection,
+    filtered,
     find_section,
     without_address,
 )
-from nanoeuler.storage.files import canonical_json
 from nanoeuler.storage.section import Name, Reruns, Section, key, section
 
 FETCHED_SHARE = 0.65
@@ -66,13 +64,7 @@ class Part(Section):
 
 
 def shard_files(config: Config, item: str) -> Files:
-    """The folder's name is a hash of the filters, so that pages of other filters stay apart."""
-    settings = config["corpus"].get("fineweb", {})  # of a run made by hand, there may be none
-    filters = {key: value for key, value in settings.items() if key != "shards"}
-    short_hash = hashlib.sha256(canonical_json(filters).encode()).hexdigest()[:8]
-    stem = f"{collection(config, 'fineweb')}/{short_hash}/shard-{item}"
-    suffixes = {"output": ".txt", "index": ".index", "origins": ".parquet", "record": ".json"}
-    return {name: stem + suffix for name, suffix in suffixes.items()}
+    return filtered(config, "fineweb", "shards", f"shard-{item}", ".parquet")
 
 
 def shard(config: Config, item: str) -> Mapping[str, Any]:

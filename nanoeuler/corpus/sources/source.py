@@ -9,6 +9,7 @@ step is a subcommand of nanoeuler and a rule of the workflow that calls it. A me
 an item may also be given a wildcard, such as "{item}".
 """
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from nanoeuler.errors import UserError
+from nanoeuler.storage.files import canonical_json
 from nanoeuler.storage.section import Section, key, section
 
 if TYPE_CHECKING:
@@ -241,6 +243,20 @@ def collection(config: Config, source: str) -> str:
     """The folder of the collection that the sources file names."""
     name = config["sources"].get(source, {}).get("collection", "none")
     return f"{folder_of(config, source)}/{name}"
+
+
+def filtered(config: Config, source: str, number: str, stem: str, origins: str) -> Files:
+    """Texts that pass filters, and what lies beside them: index, origins and record.
+
+    The folder's name is a hash of the filters, the section of the source in corpus but for its key
+    `number`, so that texts of other filters stay apart.
+    """
+    section = config["corpus"].get(source, {})  # of a run made by hand, there may be none
+    filters = {name: value for name, value in section.items() if name != number}
+    short_hash = hashlib.sha256(canonical_json(filters).encode()).hexdigest()[:8]
+    path = f"{collection(config, source)}/{short_hash}/{stem}"
+    suffixes = {"output": ".txt", "index": ".index", "origins": origins, "record": ".json"}
+    return {name: path + suffix for name, suffix in suffixes.items()}
 
 
 def without_address(entry: Mapping[str, Any]) -> dict[str, Any]:
