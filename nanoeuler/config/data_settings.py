@@ -146,10 +146,7 @@ class Tokenizer(Section):
 
 @section
 @with_keys(
-    {
-        source.name: (source.entries, key(source.meaning, optional=True))
-        for source in SOURCES
-    }
+    {source.name: (source.entries, key(source.meaning, optional=True)) for source in SOURCES}
 )
 class Sources(Section):
     """A whole sources file."""

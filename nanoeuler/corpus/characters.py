@@ -19,31 +19,12 @@ import unicodedata
 import numpy as np
 
 FORMATS = (
-    (0x00AD, 0x00AE),
-    (0x034F, 0x0350),
-    (0x0600, 0x0606),
-    (0x061C, 0x061D),
-    (0x06DD, 0x06DE),
-    (0x070F, 0x0710),
-    (0x0890, 0x0892),
-    (0x08E2, 0x08E3),
-    (0x180B, 0x180F),
-    (0x200B, 0x2010),
-    (0x202A, 0x202F),
-    (0x2060, 0x2070),
-    (0xFE00, 0xFE10),
-    (0xFEFF, 0xFF00),
-    (0xFFF9, 0xFFFC),
-    (0x110BD, 0x110BE),
-    (0x110CD, 0x110CE),
-    (0x13430, 0x13440),
-    (0x1BCA0, 0x1BCA4),
-    (0x1D173, 0x1D17B),
-    (0xE0000, 0xE1000),
+    "\u00ad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180b-\u180e\u200b-\u200f"
+    "\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb\U000110bd\U000110cd"
+    "\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
-"""The category Cf, and what selects a form of the character before it: first, end of each area."""
-AREAS = "".join(f"{chr(first)}-{chr(end - 1)}" for first, end in FORMATS)
-FORMAT = re.compile(f"[{AREAS}]")
+"""The category Cf, and what selects a form of the character before it."""
+FORMAT = re.compile(f"[{FORMATS}]")
 
 
 def comparable(text: bytes) -> bytes:
@@ -65,9 +46,10 @@ def has_format(text: str) -> bool:
 
 @functools.cache
 def format_table() -> np.ndarray:
+    """Return for each code point whether it is a format character (bool)."""
     table = np.zeros(0x110000, bool)
-    for first, end in FORMATS:
-        table[first:end] = True
+    for first, last in re.findall("(.)(?:-(.))?", FORMATS):
+        table[ord(first) : ord(last or first) + 1] = True
     return table
 
 

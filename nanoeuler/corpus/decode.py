@@ -14,6 +14,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from nanoeuler.shipped import tables_beside
+
 SAMPLE = 60_000  # bytes that are judged
 LEAST, MARGIN = 0.6, 0.05  # the score of a text in its language, and before the next encoding's
 FEW = 6  # characters of East Asian text: fewer are no evidence
@@ -50,52 +52,12 @@ class Latin(dict[str, float]):
         self.words = frozenset(words.split())
 
 
-def block(first: int, last: int) -> str:
-    return "".join(map(chr, range(first, last)))
-
-
+TABLES = tables_beside(__file__)
 LANGUAGES = (
-    Latin(
-        "éèêàâçäöüïëñæœôîûáíóåø°£", "the of and to in is was he that it his for with had not you"
-    ),  # English
-    Latin("éèêàçùûîïôëœæÿ", "le la les de des et un une en que qui dans il elle ne pas du sur"),
-    Latin("äöüß", "der die das und in den von zu mit sich ist nicht ein eine dem war er sie"),
-    Latin("áéíóúñü¿¡ªº", "de la que el en y los del se las un por con no una su para es al"),
-    Latin("ãõáéíóúâêôçàüªº", "de a o que e do da em um para com uma os no se na por mais as"),
-    Latin("àèéìòù", "di e il la che in un per una del non si con da le gli al dei"),
-    Latin("åäöæøéüàó", "og i det som en er till och att en den av med var han de på jeg ja on"),
-    Latin("áéíóúýþæöð", "og að er sem til var hann en um ekki hafa af með"),  # Icelandic
-    Latin("áéíóúàèòïüç·", "de la el i que en els les un per una amb no es del"),  # Catalan
-    Latin("ąćęłńóśźż", "w i na z do nie o jest to od po jak za co tak ale by"),  # Polish
-    Latin("áčďéěíňóřšťúůýž", "a se na v je to ve z do o s po jako za by ale tak"),  # Czech
-    Latin("áäčďéíĺľňóôŕšťúýž", "a sa na v je to z do o s po ako za by ale tak"),  # Slovak
-    Latin("áéíóöőúüű", "a az egy nem hogy is de volt meg csak el ez mint ki"),  # Hungarian
-    Latin("ăâîşţșț", "de a in la cu nu pe un o din care mai se ca pentru"),  # Romanian
-    Latin("čćđšž", "i u je na se da su za od s ne iz bio koji to v ki pa so"),  # South Slavic
-    Latin("çğıöşüâî", "ve bir bu da de ne o ile gibi daha kadar sonra var"),  # Turkish
-    Latin("āčēģīķļņšūž", "un ir no uz ar ka bija tas par kas viņa"),  # Latvian
-    Latin("ąčęėįšųūž", "ir kad su bet tai yra buvo jis nuo per iki"),  # Lithuanian
-    Latin("äõöüšž", "ja on ei et oli ta see ka kui aga oma mis siis"),  # Estonian
-    weights("оеаинтсрвлкмдпуяыьгзбчйхжшюцщэфъё"),  # Russian
-    weights("оаинвіертслкдмпуязьбгчйхїжшюцщєґф"),  # Ukrainian
-    weights("аоеинтрсвлдкпмзгуъбяячйхцжщшюфьѝ"),  # Bulgarian
-    weights("аоеинрстјкдумпвлгзбчцшњљжћхђџфѓќѕ"),  # Serbian, Macedonian
-    weights("αοιεντσρπκμυληςίόάέγήδχύθώφωβξζψ", "ϊϋΐΰ"),  # Greek
-    weights("יוהלאתרמבשנעםדחקכפסגטצזןךףץ", block(0x5B0, 0x5C3)),  # Hebrew
-    weights("اليمنوترةبعدسفهكقحجأشصىطخذضزغثءئإظآؤ", "،؟؛ـپچژگ" + block(0x64B, 0x653)),  # Arabic
-    weights("านรกอเงม่ยลว้ดทสตะัปบคหแจิพชข็ใไีโ", block(0xE01, 0xE5C)),  # Thai
+    *(Latin(letters, words) for letters, words in TABLES["latin"]),
+    *(weights(letters, rarer) for letters, rarer in TABLES["others"]),
 )
-HAN = frozenset(
-    # the most common characters of Chinese, simplified and traditional, and of Japanese
-    "的一是不了在人有我他这個个們们中来來上大为為和国國地到以说說时時要就出会會可也你对對生能而子那得于着著"
-    "下自之年过過发發后後作里裡用道行所然家种種事成方多经經么麼去法学學如都同现現当當没沒动動面起看定天分"
-    "还還进進好小部其些主样樣理心她本前开開但因只从從想实實日军軍者意无無力它与與长長把机機十民第公此已工"
-    "使情明性知全三又关關点點正业業外将將两兩高间間由问問很最重并物手应應战戰向头頭文体體政美相见見被利什"
-    "二等产產或新己制身果加西斯月话話合回特代内信表化老给給世位次度门門任常先海通教儿兒原东東声聲提立及比"
-    "员員解水名真论論处處走义義各入几幾口认認条條平系气氣题題活尔爾更别別打女变變四神总總何电電数數安少报報"
-    "才结結反受目太量再感建务務做接必场場件计計管期市直德资資命山金指克许許统統区區保至队隊形社便空决決治展"
-    "私今彼車駅気時間思見食店朝夜雨川町村森岸手紙娘父母林河路风風云雲书書写寫听聽读讀字花树樹"
-)
+HAN = frozenset(TABLES["han"])
 QUOTES = frozenset("‘’‚“”„«»‹›–—…·")
 USUAL = frozenset("£°©®™€§½¼")
 SIGNS = frozenset("•°§©®™€£ ­´¨¿¡½¼¾²³×†‡№¶")

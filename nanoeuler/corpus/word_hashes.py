@@ -31,7 +31,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from nanoeuler.corpus.batches import Batch
-from nanoeuler.corpus.characters import FORMATS
+from nanoeuler.corpus.characters import format_table
 from nanoeuler.system.compiling import compiled
 
 TABLE = 0x2FA20  # code points with an entry of their own: to the last that has a decomposition
@@ -128,7 +128,7 @@ def simple_letters() -> np.ndarray:
     table[within(UNSPACED_SCRIPTS) & letters & ~marks] |= np.uint32(UNSPACED)
     table[marks] |= np.uint32(MARK)
     table[~(letters | np.char.startswith(kinds, "N") | marks)] = 0
-    table[within(FORMATS[:-1])] = FORMAT
+    table[format_table()[:TABLE]] = FORMAT
     return table
 
 
