@@ -223,7 +223,7 @@ def test_new_tokens_behind_a_cache_agree_with_the_reference_and_free_places_are_
     device_out = cupy.full(out.shape, np.nan, query.dtype)
     device_lse = cupy.full(lse.shape, np.nan, np.float32)
     arrays = cupy.asarray(query), device_cache[:, :, :kv_heads], device_cache[:, :, kv_heads:]
-    heads, rows = AttentionArrays(*arrays, device_out), map(cupy.asarray, (starts, offset))
+    heads, rows = AttentionArrays(*arrays, device_out), (cupy.asarray(starts), cupy.asarray(offset))
     cupy.cuda.Device().synchronize()
     attention.forward(heads, *rows, device_lse)
     kernels.stream.synchronize()
@@ -251,7 +251,7 @@ def test_the_padding_of_short_rows_does_not_read_beyond_the_cache(kernels, rando
     device_out = cupy.empty(out.shape, query.dtype)
     device_lse = cupy.empty(lse.shape, np.float32)
     arrays = cupy.asarray(query), device_cache[:, :, :2], device_cache[:, :, 2:]
-    heads, rows = AttentionArrays(*arrays, device_out), map(cupy.asarray, (starts, offset))
+    heads, rows = AttentionArrays(*arrays, device_out), (cupy.asarray(starts), cupy.asarray(offset))
     cupy.cuda.Device().synchronize()
     attention.forward(heads, *rows, device_lse)
     kernels.stream.synchronize()
