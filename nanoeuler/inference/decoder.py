@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from nanoeuler.backend.capabilities import NOT_KEPT, ChoosingBackend
+from nanoeuler.backend.records import LogitRows
 from nanoeuler.inference.sampling import Sampling, check, packed, sample
 from nanoeuler.inference.speculation import (
     NO_DRAFTS,
@@ -251,6 +252,14 @@ class Decoder(Generic[AnyRow]):
             return None
         return self.speculation
 
+    def logprobs(self, logits_BV: np.ndarray, tokens_B: Sequence[int]) -> list[float]:
+        """The log-probability of a token of each row, by the op that a trainer takes: where their
+        logits have the same bits, so have these."""
+        ops, B = self.model.backend, len(tokens_B)
+        logprobs_B, lse_B = ops.empty((B,)), ops.empty((B,))
+        ops.cross_entropy(LogitRows(logits_BV, np.array(tokens_B, np.int32), logprobs_B, lse_B))
+        return logprobs_B.tolist()
+
 
 class DeviceDecoder(Decoder[AnyRow]):
     """The device of a `ChoosingBackend` samples, and is some steps ahead of the host.
@@ -395,6 +404,13 @@ class DeviceDecoder(Decoder[AnyRow]):
 
     def logits(self, sampler: DeviceLoop, rows: int) -> np.ndarray:
         return self.model.backend.to_host(sampler.logits[:rows, : len(self.allowed_V)])
+
+
+    def logprobs(self, logits_BV: np.ndarray, tokens_B: Sequence[int]) -> list[float]:
+        scores_BV = logits_BV.astype(np.float64)  # the host has them, where a device has no copy
+        scores_BV -= scores_BV.max(axis=1, keepdims=True)
+        lse_B = np.log(np.exp(scores_BV).sum(axis=1))
+        return (scores_BV[np.arange(len(tokens_B)), tokens_B] - lse_B).tolist()
 
 
 def decoder_kind(model: Transformer) -> type[Decoder[Any]]:

@@ -19,6 +19,7 @@ class Continuation:
     """The tokens that a model wrote behind one prompt."""
 
     ids: list[int] = field(default_factory=list)  # `</s>` is not among them
+    logprobs: list[float] = field(default_factory=list)  # of `ids` and `</s>`, where asked for
     ended: bool = False  # by `</s>`; False: at the limit, or not yet
     dropped: int = 0  # tokens, oldest first, that left the context because it was full
 
@@ -39,14 +40,17 @@ class Decoding:
         allowed_V: np.ndarray,
         first_position: int | np.ndarray,
         speculation: Speculation | None = None,
+        *,
+        scored: bool = False,
     ):
         """`first_position`, one or one per prompt, is the position of a prompt's first token for
         the sampler: 0, or more in a conversation. `speculation`: the model drafts tokens, which
-        changes the time and not the tokens."""
+        changes the time and not the tokens. `scored`: continuations have log-probabilities."""
         self.max_tokens, self.end_id, self.speculation = max_tokens, end_id, speculation
+        self.scored = scored
         firsts = (first_position + np.zeros(len(prompts), np.int64)).tolist()
         rows = [
-            Row(list(prompt), sampling, first)
+            Row(list(prompt), sampling, first, scored)
             for prompt, first in zip(prompts, firsts, strict=True)
         ]
         # passes over drafts may go on behind the last token; without drafts the cache is as long,
@@ -71,7 +75,13 @@ class Decoding:
         """
         if not self.active:
             return False
-        for row in reversed(self.decoder.next()[0]):
+        rows, logits_BV = self.decoder.next()
+        if self.scored:
+            assert logits_BV is not None
+            values = self.decoder.logprobs(logits_BV, [row.ids[-1] for row in rows])
+            for row, value in zip(rows, values, strict=True):
+                self.written[row].logprobs.append(value)
+        for row in reversed(rows):
             continuation = self.written[row]
             new = row.ids[len(continuation.ids) :]
             ids = new[: self.max_tokens - len(continuation.ids)]
@@ -221,6 +231,8 @@ class Writer:
         max_tokens: int,
         first_position: int | np.ndarray = 0,
         speculation: Speculation | None = None,
+        *,
+        scored: bool = False,
     ) -> Decoding:
         if not all(len(prompt) for prompt in prompts):
             raise ValueError(
@@ -235,4 +247,5 @@ class Writer:
             self.allowed_V,
             first_position,
             speculation,
+            scored=scored,
         )
