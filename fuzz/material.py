@@ -35,9 +35,16 @@ CONFIG: dict[str, Any] = {
     "pretrain": TRAINING | {"tokens": 60 * 128, "batch_tokens": 128, "validation_tokens": 1000},
     "sft": TUNING | {"epochs": 4, "template": "alpaca", "keep": "best"},
     "dpo": TUNING | {"epochs": 3, "beta": 0.5, "keep": "best"},
+    "rl": TUNING
+    | {"epochs": 2, "group": 2, "max_new_tokens": 6, "uses": 2, "kl": 0.1, "keep": "best"},
 }
-INPUTS = {"pretrain": "tokens", "sft": "instructions", "dpo": "preferences"}
-PARENTS = {"sft": "pretrain", "dpo": "sft"}
+INPUTS = {
+    "pretrain": "tokens",
+    "sft": "instructions",
+    "dpo": "preferences",
+    "rl": "problems",
+}
+PARENTS = {"sft": "pretrain", "dpo": "sft", "rl": "dpo"}
 NOUNS = ("cat", "dog", "fox", "hen", "owl", "pig")
 VERBS = ("sees", "likes", "finds", "follows")
 
@@ -79,6 +86,10 @@ def write_records(folder: Path) -> None:
         {"prompt": f"Say {noun} {number}.", "chosen": f"{noun}!", "rejected": noun}
         for number, noun in enumerate(NOUNS * 4)
     ]
+    problems = [
+        {"question": f"Say {noun} {number}.", "answer": noun}
+        for number, noun in enumerate(NOUNS * 4)
+    ]
     questions = [
         {"instruction": f"Say {noun}.", "answer": noun, "kind": "word", "preferred_ending": "."}
         for noun in NOUNS
@@ -90,6 +101,7 @@ def write_records(folder: Path) -> None:
     named: dict[str, list[dict[str, Any]]] = {
         "instructions": instructions,
         "preferences": pairs,
+        "problems": problems,
         "questions": questions,
         "task": items,
     }
@@ -110,7 +122,8 @@ def data_commands(folder: Path) -> list[list[str]]:
     config = json.dumps(
         {"corpus": corpus, "tokenizer": {"vocab_size": 288, "sample_bytes": 1_000_000}}
     )
-    records = json.dumps({"sft": {"validation_share": 0.1}, "dpo": {"validation_share": 0.1}})
+    tuning = ("sft", "dpo", "rl")
+    records = json.dumps({stage: {"validation_share": 0.1} for stage in tuning})
     manifest, tokenizer = str(folder / "corpus/manifest.json"), str(folder / "tokenizer.json")
     common = ["--config", config, "--corpus", manifest]
     return [
@@ -119,7 +132,7 @@ def data_commands(folder: Path) -> list[list[str]]:
                 *(name, "--config", records, "--name", str(folder / f"{name}.jsonl")),
                 *("--output", str(folder / name)),
             ]
-            for name in ("instructions", "preferences")
+            for name in ("instructions", "preferences", "problems")
         ),
         ["assemble", "--config", config, "--output", str(folder / "corpus")],
         ["bpe", *common, "--output", tokenizer],

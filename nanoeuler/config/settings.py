@@ -113,7 +113,7 @@ class Training(Section):
     init_from: str | None = key(
         "folder of a model or of a checkpoint whose weights this stage starts from; null means "
         "random weights in pretrain, the pretrained model in sft, and the model of the stage "
-        "before in dpo",
+        "before in dpo and rl",
         default=None,
     )
     batch_tokens: int = key("tokens of one optimizer step, padding included", ge=1)
@@ -319,6 +319,104 @@ class Dpo(Tuning):
 
 
 @section
+class Rl(Tuning):
+    """Learning from the rewards of the model's own replies."""
+
+    problems: str = key(
+        "a name under problems in the sources file, or the path of a file (JSON, JSON lines or "
+        "parquet, with a question and its answer)",
+        default="world",
+        min_length=1,
+        reruns=Reruns.NEVER,
+    )
+    reward: str | list[str] = key(
+        "what a reply earns: answer (its first line is the answer), number (its last number is the "
+        "answer's), regex (the answer, a regular expression, is found in it), regex:PATTERN, or "
+        "FILE.py:FUNCTION of your own; a list is a sum, whose items may have a weight in front, "
+        "such as 0.5 * number",
+        default="answer",
+    )
+    reward_seconds: float = key(
+        "the longest that a function of your own or a regular expression may take for a reply",
+        default=10,
+        gt=0,
+        reruns=Reruns.NEVER,
+    )
+    group: int = key(
+        "replies that are sampled to each problem; the mean reward of the others is what a reply "
+        "is measured by",
+        default=8,
+        ge=2,
+    )
+    max_new_tokens: int | None = key(
+        "most tokens of a reply; null takes half of the context, 256 at most", default=None, ge=1
+    )
+    uses: int = key("updates on each batch of replies", default=1, ge=1)
+    clip: float | None = key(
+        "a token teaches nothing more once its probability has moved by this share in the "
+        "direction of its reward (PPO), which matters where uses is above 1; null never clips",
+        default=0.2,
+        gt=0,
+        lt=1,
+    )
+    kl: float = key(
+        "what each nat costs that a reply is likelier than under the model that the stage starts "
+        "from; above 0, that model is kept in memory, too",
+        default=0,
+        ge=0,
+    )
+    divide_by_spread: bool = key(
+        "divide by the spread of a group's rewards, as GRPO does; problems that are nearly always "
+        "or nearly never solved then weigh more",
+        default=False,
+    )
+    divide_by_length: bool = key(
+        "divide by the reply's length, as GRPO does; short right replies and long wrong ones then "
+        "earn more",
+        default=False,
+    )
+    skip_decided: bool = key(
+        "leave out problems whose replies all earn the same, which teach nothing; the others then "
+        "weigh more",
+        default=False,
+    )
+    entropy_floor: float = key(
+        "nats per token; the stage stops when its replies have a lower entropy in entropy_steps "
+        "batches in a row; 0 never stops it",
+        default=0,
+        ge=0,
+        reruns=Reruns.NEVER,
+    )
+    entropy_steps: int = key(
+        "batches of replies below entropy_floor that stop the stage",
+        default=20,
+        ge=1,
+        reruns=Reruns.NEVER,
+    )
+    context: int | None = key(
+        "tokens of a problem with a reply; null takes that of the stage before, or model.context",
+        default=None,
+        ge=2,
+    )
+    batch_tokens: int | None = key(
+        "tokens of one optimizer step, padding included: group rows for each of its problems; null "
+        "takes 16384, or as few as 2048 where the data would make less than 200 steps",
+        default=None,
+        ge=1,
+    )
+    epochs: float | None = key(
+        "times that every problem is asked; null takes 1, or up to 10 where that would make less "
+        "than 200 steps",
+        default=None,
+        gt=0,
+        le=1_000_000,
+    )
+    learning_rate: float = key("peak learning rate", default=5.0e-5, gt=0, le=1)
+
+    EPOCHS = (1, 10)
+
+
+@section
 class Model(Section):
     """The transformer; `ModelConfig` is built from this section, and has the presets."""
 
@@ -456,6 +554,7 @@ class Configuration(Section):
     pretrain: Pretrain = key("the first training stage, on the corpus")
     sft: Sft = subsection(Sft, "fine-tuning on instructions", enabled=False)
     dpo: Dpo = subsection(Dpo, "aligning the tuned model with preferences", enabled=False)
+    rl: Rl = subsection(Rl, "learning from the rewards of the model's own replies", enabled=False)
     evaluate: Evaluate = subsection(Evaluate, "what is measured of every stage's model")
     slurm: Slurm = subsection(
         Slurm,

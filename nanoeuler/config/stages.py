@@ -77,6 +77,7 @@ class Stage(NamedTuple):
 
 INSTRUCTIONS = Records("instructions", "record", "instructions")
 PREFERENCES = Records("preferences", "pair", "preference pairs")
+PROBLEMS = Records("problems", "record", "problems")
 
 PRETRAIN = Stage(
     name="pretrain",
@@ -117,7 +118,18 @@ DPO = Stage(
     contexts_in_row=2,
     scores_with_parent=True,
 )
-STAGES = (PRETRAIN, SFT, SFT_SCRATCH, DPO)
+RL = Stage(
+    name="rl",
+    section="rl",
+    title="rewarded",
+    verb="rewarded for",
+    help="let a model learn from the rewards of its own replies",
+    message="Learning from the rewards of sampled replies",
+    records=PROBLEMS,
+    parents=("dpo", "sft", "pretrain"),
+    needs_parent=True,
+)
+STAGES = (PRETRAIN, SFT, SFT_SCRATCH, DPO, RL)
 BY_NAME = {stage.name: stage for stage in STAGES}
 BY_SECTION = {stage.section: stage for stage in STAGES if not stage.is_baseline}
 KINDS = {stage.records.kind: stage.records for stage in STAGES if stage.records}

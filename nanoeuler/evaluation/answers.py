@@ -18,6 +18,7 @@ from nanoeuler.inference.sampling import Sampling
 from nanoeuler.model.likelihood import Share, in_order
 from nanoeuler.model.template import TEMPLATES
 from nanoeuler.storage.record_folder import RecordFolder, read_json_lines
+from nanoeuler.training.rewards import normalise
 
 MINIMUM_OF_A_KIND = 10
 """With fewer questions of a kind its commonest answer is chance, and no baseline."""
@@ -139,13 +140,6 @@ def mistake_in(
         if not isinstance(entry.get(field, ""), str):
             return f"{field} is not a text"
     return None
-
-
-def normalise(text: str) -> str:
-    """An answer as it is compared: the first line, in small letters, without surrounding space and
-    a final full stop."""
-    first_line = next(iter(text.strip().splitlines()), "")
-    return first_line.strip().removesuffix(".").rstrip().casefold()
 
 
 def score_answers(

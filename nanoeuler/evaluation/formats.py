@@ -20,7 +20,7 @@ def stage_name(stage: str) -> str:
 
 def stage_colour(stage: str) -> int:
     """Index into the palette."""
-    return in_order(BY_NAME).index(stage) if stage in BY_NAME else len(BY_NAME)
+    return in_order(BY_NAME).index(stage) if stage in BY_NAME else len(BY_NAME) - 1
 
 
 def enumeration(names: Sequence[str]) -> str:

@@ -405,7 +405,6 @@ class DeviceDecoder(Decoder[AnyRow]):
     def logits(self, sampler: DeviceLoop, rows: int) -> np.ndarray:
         return self.model.backend.to_host(sampler.logits[:rows, : len(self.allowed_V)])
 
-
     def logprobs(self, logits_BV: np.ndarray, tokens_B: Sequence[int]) -> list[float]:
         scores_BV = logits_BV.astype(np.float64)  # the host has them, where a device has no copy
         scores_BV -= scores_BV.max(axis=1, keepdims=True)

@@ -118,6 +118,7 @@ def learned_from(model: Described) -> dict[str, str]:
         ("imported", "model"),
         ("instructions", "instructions"),
         ("preferences", "preferences"),
+        ("problems", "problems"),
     ):
         if isinstance(material := model.info.get(kind), dict):
             found[f"{material.get('name')} {noun}"] = str(material.get("licence") or "unknown")

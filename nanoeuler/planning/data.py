@@ -22,7 +22,7 @@ from nanoeuler.training.schedule import Schedule
 
 Config = Mapping[str, Any]
 
-RECORDS_BYTES = {"instructions": 22_000_000, "preferences": 20_000_000}
+RECORDS_BYTES = {"instructions": 22_000_000, "preferences": 20_000_000, "problems": 4_000_000}
 """A file of records whose size the sources file does not say: as much as Alpaca's, AlpacaFarm's."""
 SAMPLE_BYTES_PER_TOKEN = 1.17
 """Bytes a token of invented text, for each that English has: its sentences resemble each other."""

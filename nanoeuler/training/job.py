@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -27,6 +27,17 @@ Scores = dict[str, float]
 """A measurement on held-out data: values by name."""
 
 
+class Memory(Protocol):
+    """A state beside that of training, such as samples that several steps learn from."""
+
+    @property
+    def saved(self) -> dict[str, Any]:
+        """The state as a checkpoint keeps it (JSON)."""
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Go back to the state that a checkpoint holds, or, with an empty one, to the beginning."""
+
+
 @dataclass
 class Job:
     """All that `train` needs to know of a stage."""
@@ -47,6 +58,7 @@ class Job:
     prepare: Callable[[], None] = lambda: None  # what all ranks compute before training
     sample: Callable[[Transformer], str] | None = None  # a text to show with each measurement
     objective: Objective = field(default_factory=KnownWeights)
+    memory: Memory | None = None  # what the stage remembers from one step to the next
     grow_at: Sequence[int] = ()  # the steps after which the model is refined, up to `config`
     tuned: bool = False  # starts from a trained model, which is measured before the first step
     patience: int | None = None  # measurements without improvement that end the stage

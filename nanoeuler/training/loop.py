@@ -33,6 +33,9 @@ from nanoeuler.training.state import StepResult, TrainingState
 from nanoeuler.training.stopping import Stopped, catch_signals
 from nanoeuler.training.worker import Worker
 
+SHOWN = 3
+"""How many of the notes on a step's rows the progress line has, those that come first."""
+
 
 def train(job: Job) -> Path:
     """Run `job` to its end, from its newest checkpoint if there is one; returns the model folder.
@@ -85,6 +88,7 @@ class Trainer:
         self.skipped = Skipped()
         self.saver = Saver(checkpoints, job.settings, job.schedule)
         self.finished = False
+        self.notes: dict[str, float] = {}  # of the rows that were handed over last
         self.seconds_before = 0.0  # spent by earlier attempts
         self.began = time.monotonic()
         peak = job.backend.peak_flops
@@ -224,6 +228,7 @@ class Trainer:
                     step=f"{self.state.step}/{total}",
                     loss=result.first_head_loss,
                     mfu=f"{mfu:.0%}" if mfu else "n/a",
+                    **{key: f"{value:.3g}" for key, value in [*self.notes.items()][:SHOWN]},
                 )
                 if self.state.step % job.settings.log_every == 0 or self.state.step == total:
                     self.record(result, learning_rate, speed, mfu)
@@ -246,6 +251,7 @@ class Trainer:
         Where the device's peak is unknown, the operations are not counted.
         """
         rows = self.worker.stage(self.skipped.rows_of(step))
+        self.notes = rows.notes
         return rows.training_flops(self.state.config) if self.peak else 0.0
 
     def validate_before_training(self) -> None:
@@ -364,6 +370,7 @@ class Trainer:
             tokens_per_second=speed,
             mfu=mfu,
             **({} if saturated is None else {"saturated": saturated}),
+            **self.notes,
         )
 
     def validate(self) -> None:
@@ -403,6 +410,7 @@ class Trainer:
             "finished": self.finished,
             "seconds": self.seconds(),
             "algorithms": job.backend.algorithms,
+            **({"memory": job.memory.saved} if job.memory else {}),
             **({"scales": scales} if (scales := job.backend.runtime.scales) else {}),
             "environment": environment(job.backend),
             "provenance": provenance.collect(job.backend.device_name),

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from nanoeuler.config.stages import KINDS
 from nanoeuler.errors import UserError
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.families import family_of
@@ -41,10 +42,10 @@ class Parent:
 
     @property
     def inherited(self) -> dict[str, Any]:
-        """The parent's instructions, and the model that it was: their licences bind a model that is
+        """The parent's records, and the model that it was: their licences bind a model that is
         tuned further, too."""
-        info = self.description.get("info", {})
-        return {key: info[key] for key in ("imported", "instructions") if key in info}
+        info, kinds = self.description.get("info", {}), ("imported", *KINDS)
+        return {key: info[key] for key in kinds if key in info}
 
 
 def read_parent(

@@ -22,7 +22,7 @@ class Rows(Protocol):
 
 
 def target_logprobs(transformer: Transformer, rows: StepRows) -> np.ndarray:
-    """Log-probability of every target of head 0, (R, T) float32; 0 where there is no target."""
+    """Log-probability of every target of head 0, (R, T); 0 where there is no target."""
     ops = transformer.backend
     targets = rows.targets[..., 0].reshape(-1)  # (R·T,)
     supervised = np.flatnonzero(targets >= 0)
@@ -31,7 +31,7 @@ def target_logprobs(transformer: Transformer, rows: StepRows) -> np.ndarray:
     logprobs, lse = ops.empty((len(supervised),)), ops.empty((len(supervised),))
     logits = transformer.first_logits(hidden)
     ops.cross_entropy(LogitRows(logits, ops.from_host(targets[supervised]), logprobs, lse))
-    found = np.zeros(len(targets), np.float32)
+    found = np.zeros(len(targets), ops.dtype)
     found[supervised] = ops.to_host(logprobs)
     return found.reshape(rows.ids.shape)
 

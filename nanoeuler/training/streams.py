@@ -7,7 +7,7 @@ from a counter-based generator whose key is the seed, the stream and the epoch.
 import math
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -30,6 +30,7 @@ class StepRows:
     targets: np.ndarray  # (R, T, K) int32, −1: no loss
     weights: np.ndarray  # (R, T, K) float32; they sum to 1, or are 0 if the objective finds them
     further: tuple[np.ndarray, ...] = ()  # other inputs of the stage's objective, each (R, …)
+    notes: dict[str, float] = field(default_factory=dict)  # what was measured of them, for people
 
     @property
     def tokens(self) -> int:
@@ -55,9 +56,11 @@ class StepRows:
 
     def share(self, rank: int, ranks: int) -> "StepRows":
         """Rows rank, rank + ranks, …"""
-        if ranks == 1:
-            return self
-        return self.each(lambda array: np.ascontiguousarray(array[rank::ranks]))
+        return self if ranks == 1 else self.chosen(slice(rank, None, ranks))
+
+    def chosen(self, which: slice | np.ndarray) -> "StepRows":
+        """Some of the rows."""
+        return self.each(lambda array: np.ascontiguousarray(array[which]))
 
     def training_flops(self, config: ModelConfig) -> float:
         """Floating-point operations that these rows need.

@@ -85,6 +85,8 @@ class Worker:
         """Go back to the state in which training began."""
         self.make_room(self.job.model_after(0))
         self.state.restart(self.job.initial())
+        if self.job.memory:
+            self.job.memory.restore({})
 
     @everywhere
     def resume(self, saved: dict[str, Any]) -> None:
@@ -99,6 +101,8 @@ class Worker:
         self.make_room(self.job.model_after(saved["step"]))
         self.checkpoints.restore(saved["step"], self.state)
         self.job.backend.runtime.scales = saved.get("scales", {})
+        if self.job.memory:
+            self.job.memory.restore(saved.get("memory", {}))
 
     @everywhere
     def grow(self) -> None:

@@ -175,6 +175,26 @@ def test_an_aligned_model_shows_its_accuracy_margins_and_drift(tmp_path):
     assert f"{trained} is for non-commercial use only." in text
 
 
+def test_a_rewarded_model_shows_what_its_replies_earned_and_that_they_did_not_collapse(tmp_path):
+    config, folder = fabricated.fabricate(tmp_path, stages=("pretrain", "sft"))
+    lines = [{"stage": "rl", "records": 1234, "provenance": fabricated.PROVENANCE}]
+    for step in range(1, 6):
+        base = {"step": step, "tokens": 4096 * step, "seconds": 14.0 * step}
+        sampled = {"reward": step / 10, "entropy": 1.5, "reply_tokens": 12.0, "ratio": 1.0}
+        decided = {"all_right": 0.25, "all_wrong": 0.125, "kl": 0.5}
+        logged = {"loss": 0.1, "learning_rate": 1e-5, "gradient_norm": 0.4}
+        logged |= {"tokens_per_second": 5900.0, "mfu": None}
+        lines.append(base | logged | sampled | decided)
+        lines.append(base | {"validation": {"reward": step / 8, "reply_tokens": 11.0}})
+    fabricated.write_metrics(folder / "rl" / "metrics.jsonl", lines)
+    text = Outline(page(gather(config, folder))).text
+    assert "then rewarded for 1,234 problems in 1 min 10 s" in text
+    assert "Rewards" in text
+    assert "Reward mean of replies sampled 0.300 held-out, greedy 0.625" in text
+    assert "Entropy nats per token" in text
+    assert "all right 25.0 % all wrong 12.5 %" in text
+
+
 def test_a_stage_is_described_by_its_own_settings(tmp_path):
     """A short stage logs no step at its peak, and SimPO knows no reference."""
     config, folder = fabricated.fabricate(tmp_path, stages=("pretrain", "sft", "dpo"))

@@ -70,11 +70,22 @@ CONFIG: dict[str, Any] = {
         "keep": "best",
         "validate_every": 4,
     },
+    "rl": TRAINING
+    | {
+        "context": 256,
+        "group": 4,
+        "max_new_tokens": 8,
+        "epochs": 1,
+        "batch_tokens": 4096,
+        "learning_rate": 2e-2,
+        "keep": "best",
+        "validate_every": 4,
+    },
 }
 
 
 class Trainer:
-    """Runs `nanoeuler pretrain`, `sft` or `dpo` on the tiny data into a folder of its own."""
+    """Runs a stage, such as `nanoeuler sft`, on the tiny data into a folder of its own."""
 
     def __init__(self, data: Path, output: Path):
         self.data, self.output, self.config = data, output, json.loads(json.dumps(CONFIG))
@@ -211,6 +222,15 @@ def data(tmp_path_factory) -> Path:
     }
     described = {"version": 1, "name": "loud", "licence": "none"}
     write_splits(folder / "preferences", pairs, described, "pairs")
+    problems = {
+        split: [
+            {"instruction": f"Say {noun}.", "input": "", "answer": noun}
+            for noun in random.choice(NOUNS, count).tolist()
+        ]
+        for split, count in (("train", 24), ("validation", 8))
+    }
+    described = {"version": 1, "name": "spoken", "licence": "none"}
+    write_splits(folder / "problems", problems, described, "records")
     return folder
 
 

@@ -40,7 +40,7 @@ def test_a_stage_has_settings_a_rule_and_a_module(stage):
 
 def test_baselines_are_shown_last_and_are_no_result():
     assert in_order(["other", *(stage.name for stage in STAGES)]) == [
-        *("pretrain", "sft", "dpo", "sft_scratch", "other")
+        *("pretrain", "sft", "dpo", "rl", "sft_scratch", "other")
     ]
     assert result_of(["pretrain", "sft", "sft_scratch"]) == "sft"
     assert result_of(["sft_scratch"]) == "sft_scratch"
@@ -51,6 +51,7 @@ def test_each_kind_of_records_has_a_stage_whose_section_names_the_data_set():
     assert [(kind, stage.section) for kind, stage in RECORD_STAGES.items()] == [
         ("instructions", "sft"),
         ("preferences", "dpo"),
+        ("problems", "rl"),
     ]
     for kind, stage in RECORD_STAGES.items():
         assert kind in stage.settings.__dataclass_fields__

@@ -30,7 +30,7 @@ def rerun(before: dict, after: dict) -> set[str]:
 @pytest.mark.parametrize(
     ("change", "stages"),
     [
-        ("seed=2", {"pretrain", "sft", "dpo", "evaluate_model"}),
+        ("seed=2", {"pretrain", "sft", "dpo", "rl", "evaluate_model"}),
         ("pretrain.learning_rate=1e-3", {"pretrain"}),
         ("pretrain.document_mask=false", {"pretrain", "evaluate_model"}),
         ("pretrain.keep=best", {"pretrain"}),
@@ -45,10 +45,10 @@ def rerun(before: dict, after: dict) -> set[str]:
         ("dpo.enabled=true", set()),
         ("sft.baseline_from_scratch=false", set()),
         ("sft.enabled=false", set()),
-        ("model.layers=2", {"check_gradients", "pretrain", "sft", "dpo"}),
+        ("model.layers=2", {"check_gradients", "pretrain", "sft", "dpo", "rl"}),
         (
             "tokenizer.vocab_size=1024",
-            {"learn_bpe", "tokenize", "check_gradients", "pretrain", "sft", "dpo"},
+            {"learn_bpe", "tokenize", "check_gradients", "pretrain", "sft", "dpo", "rl"},
         ),
         ("tokenizer.sample_bytes=5", {"learn_bpe"}),
         ("tokenizer.path=models/stories", {"learn_bpe"}),

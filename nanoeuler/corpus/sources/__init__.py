@@ -18,6 +18,7 @@ TEXTS = {
 DATA_SETS = {
     "instructions": ("instructions", "fetch instructions, check them, hold some out"),
     "preferences": ("preferences", "fetch preference pairs, check them, hold some out"),
+    "problems": ("problems", "fetch problems with checkable answers, hold some out"),
     "questions": ("questions", "fetch held-out questions and check them"),
     "tasks": ("task", "fetch a multiple-choice task and check its items"),
 }

@@ -7,7 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from nanoeuler.config.stages import BY_SECTION, PRETRAIN
+from nanoeuler.config.stages import BY_SECTION, PRETRAIN, RL
 from nanoeuler.evaluation.formats import (
     decimals,
     duration,
@@ -64,7 +64,7 @@ def time_axis(stages: Iterable[Stage]) -> Axis:
 
 def training(run: Run) -> Markup:
     steps = {name: stage for name, stage in run.stages.items() if stage.steps}
-    pretrain = steps.pop(PRETRAIN.name, None)
+    pretrain, rewarded = (steps.pop(stage.name, None) for stage in (PRETRAIN, RL))
     paired = [
         steps.pop(name) for name, stage in BY_SECTION.items() if name in steps and stage.pairs
     ]
@@ -72,6 +72,7 @@ def training(run: Run) -> Markup:
         "Pretraining": pretraining_charts(run, pretrain) if pretrain else [],
         "Fine-tuning": tuning_charts(steps) if steps else [],
         "Preferences": [chart for stage in paired for chart in preference_charts(stage)],
+        "Rewards": reward_charts(rewarded) if rewarded else [],
     }
     rows = [[stage_name(name), *facts(stage)] for name, stage in run.stages.items() if stage.last]
     groups = {title: [chart for chart in drawn if chart] for title, drawn in charts.items()}
@@ -155,6 +156,33 @@ def preference_charts(stage: Stage) -> list[Markup]:
         line_chart("Accuracy", ranked, "step", accuracy),
         line_chart("Rewards", f"β · log-probability {measure}", "step", rewards),
         line_chart("Drift", kl, "step", drift, from_zero=True),
+        *step_charts(by_name({stage.name: stage}), STEPS),
+    ]
+
+
+def reward_charts(stage: Stage) -> list[Markup]:
+    """What sampled and held-out replies earned, and how a collapse would show."""
+    colour = stage_colour(stage.name)
+
+    def sampled(label: str, key: str, show: Callable[[float], str], colour: int = 0) -> Series:
+        return median_series(label, stage, STEPS, key, show, colour)
+
+    def held_out(key: str) -> Series:
+        return validation_series("held-out, greedy", stage, STEPS, key, colour)
+
+    rewards = [sampled("sampled", "reward", decimals), held_out("reward")]
+    lengths = [sampled("sampled", "reply_tokens", decimals), held_out("reply_tokens")]
+    decided = [sampled("all right", "all_right", percent, 2)]
+    decided += [sampled("all wrong", "all_wrong", percent, 4)]
+    entropy, kl = (sampled("sampled", key, decimals, colour) for key in ("entropy", "kl"))
+    ratio = sampled("largest", "ratio", decimals, colour)
+    return [
+        line_chart("Reward", "mean of replies", "step", rewards),
+        line_chart("Entropy", "nats per token", "step", [entropy], from_zero=True),
+        line_chart("Length of replies", "tokens, mean", "step", lengths, from_zero=True),
+        line_chart("Decided problems", "share, of equal replies", "step", decided, from_zero=True),
+        line_chart("Drift", "KL(policy ‖ parent), nats per reply", "step", [kl]),
+        line_chart("Importance", "largest ratio of a token", "step", [ratio]),
         *step_charts(by_name({stage.name: stage}), STEPS),
     ]
 

@@ -151,9 +151,9 @@ def job(inputs: Inputs[Dpo], backend: "Backend", group: Group = ALONE) -> Job:
             "held_out_pairs": len(held_out.pairs),
         },
         info={
+            **parent.inherited,
             "preferences": {key: folder.manifest.get(key) for key in ("name", "licence")},
             "parent": parent.fingerprint,
-            **parent.inherited,
         },
     )
 

@@ -1,0 +1,96 @@
+"""Convert problems with checkable answers to checked records, and hold some out.
+
+    nanoeuler problems --config config/config.yaml --name world --output data/problems/world
+
+A record has a question (`instruction`, `question`, `problem` or `prompt`), sometimes its data
+(`input`), and an answer (`answer`, `output` or `response`) that a reward compares a reply with. Of
+an answer that ends with `#### 72`, as those of GSM8K do, that number is taken. Records that
+cannot be learned from are left out and counted. All records of a prompt are on one side.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from nanoeuler import log
+from nanoeuler.corpus.dialogue import (
+    READ_OF_ALL,
+    Unusable,
+    check_fields,
+    check_text,
+    first_given,
+    read_input,
+)
+from nanoeuler.corpus.download import SourceFile, local_copy
+from nanoeuler.corpus.instructions import check_records, find_entry, split, write_splits
+from nanoeuler.corpus.remote_file import Patience
+from nanoeuler.storage.folders import require_ours
+
+QUESTION = ("instruction", "question", "problem", "prompt")
+ANSWER = ("answer", "output", "response")
+READ = {*READ_OF_ALL, *QUESTION, *ANSWER}
+WANTED = "the texts question and answer"
+FINAL = "####"
+"""Stands in front of the answer, behind the way to it."""
+
+
+def prepare(
+    name: str,
+    sources: Mapping[str, Any],
+    validation_share: float,
+    output: Path,
+    patience: Patience | None = None,
+) -> dict[str, Any]:
+    """Write {train,validation}.jsonl and, last, manifest.json to `output`; return the manifest.
+
+    `name` is one of `sources` (the section problems of the sources file) or the path of a file.
+    Raises `UserError` when that cannot be read, or when more than half of its records are bad.
+    """
+    entry = find_entry(name, sources, "problems")
+    source = SourceFile.from_entry(entry)
+    require_ours(output)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with local_copy(source, output, patience) as copy:
+        found, bad, copies, not_read = check_records(
+            copy.path, source.url, read_problem, WANTED, READ
+        )
+        origin = {"url": source.url, "revision": copy.revision, "sha256": copy.sha256}
+    splits = split(found, validation_share, source.url)
+    manifest: dict[str, Any] = {
+        "version": 1,
+        "name": name,
+        **origin,
+        "licence": entry.get("licence"),
+        "validation_share": validation_share,
+        "records": len(found),
+        "bad": dict(bad),
+        "not_read": dict(not_read),
+        "duplicates": copies,
+    }
+    write_splits(output, splits, manifest, "records")
+    log.line(
+        "problems",
+        name=name,
+        problems=len(found),
+        validation=len(splits["validation"]),
+        bad=bad.total(),
+        duplicates=copies,
+    )
+    return manifest
+
+
+def read_problem(value: Any) -> dict[str, str]:
+    """Read the problem in a JSON value. Raises `Unusable`."""
+    if not isinstance(value, Mapping):
+        raise Unusable("no JSON object")
+    check_fields(value)
+    question = check_text(first_given(value, *QUESTION), "question")
+    given = first_given(value, *ANSWER)
+    is_number = isinstance(given, int | float) and not isinstance(given, bool)
+    answer = check_text(str(given) if is_number else given, "answer")
+    final = answer.rpartition(FINAL)[2].strip()
+    return {
+        "instruction": question,
+        "input": read_input(value),
+        "answer": check_text(final, f"answer behind {FINAL}"),
+    }

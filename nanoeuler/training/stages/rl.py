@@ -1,0 +1,164 @@
+"""Learn from the rewards of the model's own replies to problems whose answers can be checked.
+
+A step samples a group of replies to each of its problems and follows the gradient of their expected
+reward: REINFORCE with the mean of the other replies as the baseline, without the divisions of GRPO
+that bias it (Shao et al. 2024; Liu et al. 2025). Theory: docs/rl.md.
+
+    nanoeuler rl --config config/config.yaml --output results/demo/rl \\
+        --problems data/problems/world/manifest.json \\
+        --tokenizer data/corpora/demo/tokenizer-512/tokenizer.json \\
+        --parent results/demo/sft/model
+"""
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from nanoeuler import log
+from nanoeuler.config.settings import Rl
+from nanoeuler.errors import UserError
+from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.transformer import Transformer
+from nanoeuler.storage.files import sha256_file
+from nanoeuler.storage.record_folder import RecordFolder
+from nanoeuler.tokenizer import Tokenizer
+from nanoeuler.training.distributed.group import ALONE, Group
+from nanoeuler.training.job import Job
+from nanoeuler.training.objectives import PolicyGradient
+from nanoeuler.training.parents import check_tokenizer, read_parent
+from nanoeuler.training.rewards import Rewards
+from nanoeuler.training.rollouts import Fit, RolloutStream, Sampler, read_problems
+from nanoeuler.training.schedule import Amount, Schedule
+from nanoeuler.training.stages.inputs import Inputs
+from nanoeuler.training.streams import steps_in
+
+if TYPE_CHECKING:
+    from nanoeuler.backend.ops import Backend
+
+MOST_NEW_TOKENS = 256
+"""Tokens of a reply at most, where rl.max_new_tokens is null."""
+
+
+def job(inputs: Inputs[Rl], backend: "Backend", group: Group = ALONE) -> Job:
+    """Rewarding a parent. Raises `UserError` for input that does not fit."""
+    config, tokenizer_path = inputs.config, inputs.tokenizer
+    assert inputs.parent is not None  # see `Stage.needs_parent`
+    settings, seed = inputs.settings, config["seed"]
+    model = ModelConfig.from_dict(config["model"])
+    model = replace(model, context=settings.context or model.context)
+    tokenizer = Tokenizer.load(tokenizer_path)
+    parent = read_parent(inputs.parent, model, tokenizer, tokenizer_path)
+    check_tokenizer(tokenizer, tokenizer_path, model, started=True)
+    folder = RecordFolder(inputs.data, "problems")
+    files = [folder.file(part) for part in ("train", "validation")]
+    apart, others = inputs.apart()
+    most = max_new_tokens(settings, model.context)
+    longest = model.context - most + 1  # the last token of a reply is never read
+    problems, fit = read_problems(files[0], tokenizer, parent.template, longest, apart)
+    describe_fit(fit, settings, model.context, most)
+    held_out, _ = read_problems(files[1], tokenizer, parent.template, longest)
+    if not held_out:
+        raise UserError(
+            f"{files[1]}: none of the held-out problems leaves room for a reply of {most} tokens "
+            "in the context; raise rl.context or lower rl.max_new_tokens"
+        )
+    rewards = Rewards(settings.reward, settings.reward_seconds, inputs.output)
+    sampler = Sampler(tokenizer, rewards, most, group.share)
+    width = max(len(each.prompt) for each in problems) + most - 1 if problems else model.context
+    row = settings.group * width
+    amount = Amount.of(settings, len(problems) * row, row)
+    settings = amount.put_into(settings)
+    stream = RolloutStream(
+        problems, sampler, settings, amount.batch_tokens, model.mtp_heads, seed, group.share
+    )
+    steps = settings.uses * steps_in(amount.epochs, stream)
+
+    def prepare() -> None:
+        if settings.kl > 0:
+            weights = backend.from_host(parent.parameters.copy())  # training moves the others
+            stream.reference = Transformer(model, weights, backend)
+
+    log.line(
+        "problems",
+        f"{log.counted(len(problems), 'problem')} with {settings.group} replies each of up to "
+        f"{most} tokens, {log.counted(amount.epochs, 'epoch')}, {log.counted(steps, 'step')} of "
+        f"{log.counted(stream.problems_per_step, 'problem')}",
+    )
+    return Job(
+        stage="rl",
+        output=inputs.output,
+        config=model,
+        settings=settings,
+        inputs={
+            "seed": seed,
+            "model": model.to_dict(),
+            "parent": parent.fingerprint,
+            "problems": [folder.check(part) for part in ("train", "validation")],
+            "reward": [sha256_file(path) for path in rewards.files],
+            **others,
+            "tokenizer": tokenizer.fingerprint,
+            "template": parent.template,
+        },
+        stream=stream,
+        schedule=Schedule.of(settings, steps),
+        backend=backend,
+        group=group,
+        prepare=prepare,
+        initial=lambda: parent.parameters,
+        validate=lambda transformer: sampler.measure(transformer, held_out),
+        score=lambda values: 0.0 - values["reward"],
+        tokenizer_path=tokenizer_path,
+        template=parent.template,
+        objective=PolicyGradient(),
+        memory=stream,
+        tuned=True,
+        patience=settings.patience,
+        facts={
+            "records": fit.records,
+            "whole_share": fit.whole_share,
+            "held_out_problems": len(held_out),
+        },
+        info={
+            **parent.inherited,
+            "problems": {key: folder.manifest.get(key) for key in ("name", "licence")},
+            "parent": parent.fingerprint,
+        },
+    )
+
+
+def max_new_tokens(settings: Rl, context: int) -> int:
+    """Tokens of a reply at most. Raises `UserError` where no prompt fits beside them."""
+    most = settings.max_new_tokens or min(MOST_NEW_TOKENS, context // 2)
+    if most >= context:
+        raise UserError(
+            f"rl.max_new_tokens is {most}, and a problem with its reply has rl.context = {context} "
+            "tokens; lower the one or raise the other"
+        )
+    return most
+
+
+def check_fit(inputs: Inputs[Rl], template: str) -> Fit:
+    """Count the problems for training that leave room for a reply. Raises `UserError` for too
+    few."""
+    settings, tokenizer = inputs.settings, Tokenizer.load(inputs.tokenizer)
+    context = settings.context or inputs.config["model"]["context"]
+    most = max_new_tokens(settings, context)
+    file = RecordFolder(inputs.data, "problems").file("train")
+    _, fit = read_problems(file, tokenizer, template, context - most + 1, inputs.apart()[0])
+    describe_fit(fit, settings, context, most)
+    return fit
+
+
+def describe_fit(fit: Fit, settings: Rl, context: int, most: int) -> None:
+    """Say how many problems leave room for a reply; raise `UserError` when those are too few."""
+    log.line(
+        "fit",
+        f"rl: {fit.whole_share:.1%} of {fit.records:,} problems leave room for a reply of {most} "
+        f"tokens in {context}; the others are left out",
+    )
+    if fit.whole_share < settings.minimum_fit_share:
+        raise UserError(
+            f"only {fit.whole_share:.1%} of the problems leave room for a reply of {most} tokens "
+            f"in rl.context = {context}; raise rl.context, lower rl.max_new_tokens, or accept it "
+            f"by setting rl.minimum_fit_share to {math.floor(1000 * fit.whole_share) / 1000:g}"
+        )
