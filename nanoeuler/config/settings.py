@@ -331,9 +331,9 @@ class Rl(Tuning):
     )
     reward: str | list[str] = key(
         "what a reply earns: answer (its first line is the answer), number (its last number is the "
-        "answer's), regex (the answer, a regular expression, is found in it), regex:PATTERN, or "
-        "FILE.py:FUNCTION of your own; a list is a sum, whose items may have a weight in front, "
-        "such as 0.5 * number",
+        "answer's), regex (the answer, a regular expression, is found in it), regex:PATTERN, "
+        "schema:FILE (it is JSON that this schema allows), or FILE.py:FUNCTION of your own; a list "
+        "is a sum, whose items may have a weight in front, such as 0.5 * number",
         default="answer",
     )
     reward_seconds: float = key(

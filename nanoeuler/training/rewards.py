@@ -4,10 +4,11 @@
     number          1 if the reply's last number equals the answer's last: 1000 = 1,000 = 1000.0
     regex           1 if the answer, a regular expression, is found in the reply
     regex:PATTERN   1 if this one is found
+    schema:FILE     1 if the reply is JSON that the JSON schema in the file allows
     FILE.py:NAME    the number that your function NAME(prompt, reply, answer) returns
 
-A function of your own may be wrong, or never end, and so may a regular expression. They run in a
-process of their own, this module, which is asked one line of JSON after another.
+A function of your own may be wrong, or never end, and so may an expression or a schema. They run in
+a process of their own, this module, which is asked one line of JSON after another.
 """
 
 import contextlib
@@ -35,6 +36,7 @@ Reward = Callable[[str, str, str], Any]
 
 TERM = re.compile(r"(?:(?P<weight>[-+]?[0-9.]+(?:e-?[0-9]+)?)\s*\*\s*)?(?P<name>.*)", re.DOTALL)
 OWN = re.compile(r"(?P<file>.+\.py):(?P<name>\w+)")
+SCHEMA = re.compile(r"schema:(?P<file>.+)")
 NUMBER = re.compile(
     r"(?<![\d.])(?:(?<![\w)])-)?(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)", re.ASCII
 )
@@ -103,8 +105,9 @@ class Rewards:
 
     @property
     def files(self) -> list[Path]:
-        """The files of functions, on whose content the rewards depend."""
-        return [Path(own["file"]) for own in map(OWN.fullmatch, self.names) if own]
+        """The files on whose content the rewards depend."""
+        named = (OWN.fullmatch(name) or SCHEMA.fullmatch(name) for name in self.names)
+        return [Path(found["file"]) for found in named if found]
 
     def of(self, prompt: str, reply: str, answer: str) -> float:
         """Raises `UserError` for a function that raises, does not end, or returns no number."""
@@ -142,7 +145,7 @@ class Rewards:
             self.process.stdin.write(json.dumps([name, prompt, reply, answer]).encode() + b"\n")
         found = self.read(told, self.seconds)
         if "error" in found:
-            self.refuse(f"rl.reward: {told}: {found['error']}; correct the function")
+            self.refuse(f"rl.reward: {told}: {found['error']}; correct it")
         value: float = found["value"]
         if not math.isfinite(value):
             self.refuse(f"rl.reward: {told} returned {value}: it must return a finite number")
@@ -195,11 +198,12 @@ def read_term(text: str) -> tuple[float, str]:
         weight = float(found["weight"] or 1)
     except ValueError:
         weight = math.nan
-    known = name in HERE or name == "regex" or name.startswith("regex:") or OWN.fullmatch(name)
+    known = name in HERE or name == "regex" or name.startswith("regex:")
+    known = known or OWN.fullmatch(name) or SCHEMA.fullmatch(name)
     if not known or not math.isfinite(weight):
         raise UserError(
-            f"rl.reward: {brief(text)} is no reward; give answer, number, regex, regex:PATTERN or "
-            "FILE.py:FUNCTION, if need be with a weight in front (0.5 * number)"
+            f"rl.reward: {brief(text)} is no reward; give answer, number, regex, regex:PATTERN, "
+            "schema:FILE or FILE.py:FUNCTION, if need be with a weight in front (0.5 * number)"
         )
     return weight, name
 
@@ -209,22 +213,48 @@ def read_term(text: str) -> tuple[float, str]:
 
 def load(name: str) -> Reward:
     """The reward of a name that is none of `HERE`. Raises whatever is wrong with it."""
-    own = OWN.fullmatch(name)
-    if own is None:
+    own, schema = OWN.fullmatch(name), SCHEMA.fullmatch(name)
+    found = own or schema
+    if found is None:
         pattern = re.compile(name.partition(":")[2]) if ":" in name else None
         return lambda prompt, reply, answer: bool(re.search(pattern or answer, reply))
-    path = Path(own["file"])
+    path = Path(found["file"])
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file from here ({Path.cwd()})")
+    return own_function(path, own["name"]) if own else allowed_by(path)
+
+
+def allowed_by(path: Path) -> Reward:
+    """Whether a reply is JSON that the schema in `path` allows. Nothing is fetched for it."""
+    from jsonschema.validators import validator_for
+    from referencing import Registry
+
+    schema = json.loads(path.read_text(encoding="utf-8"))
+    kind = validator_for(schema)
+    kind.check_schema(schema)
+    validator = kind(schema, registry=Registry())
+
+    def allowed(prompt: str, reply: str, answer: str) -> bool:
+        try:
+            value = json.loads(reply)
+        except (ValueError, RecursionError):
+            return False
+        return bool(validator.is_valid(value))
+
+    return allowed
+
+
+def own_function(path: Path, name: str) -> Reward:
+    """The function of that name in a file of the user's."""
     sys.path.insert(0, str(path.resolve().parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    function: Reward | None = getattr(module, own["name"], None)
+    function: Reward | None = getattr(module, name, None)
     if not callable(function):
-        raise AttributeError(f"{path} defines no function {own['name']}")
+        raise AttributeError(f"{path} defines no function {name}")
     return function
 
 

@@ -1,11 +1,14 @@
 """Problems with checkable answers: what is read, and what is left out."""
 
 import json
+from pathlib import Path
 
 import pytest
 
+from nanoeuler.config import load
 from nanoeuler.corpus.dialogue import Unusable
 from nanoeuler.corpus.problems import prepare, read_problem
+from nanoeuler.errors import UserError
 from nanoeuler.storage.record_folder import RecordFolder, read_json_lines
 
 
@@ -51,3 +54,16 @@ def test_they_are_split_by_their_prompts(tmp_path):
     }
     assert len(asked["validation"]) == 5
     assert not asked["train"] & asked["validation"]
+
+
+def test_the_held_out_questions_are_no_problems_to_learn_from(tmp_path):
+    root = Path(__file__).resolve().parents[2]
+    sources = (root / "config/sample.yaml").read_text()
+    (tmp_path / "sources.yaml").write_text(
+        sources.replace("sample/instructions.json", "sample/questions.jsonl")
+    )
+    config = (root / "config/config.yaml").read_text()
+    config = config.replace("config/sample.yaml", str(tmp_path / "sources.yaml"))
+    (tmp_path / "run.yaml").write_text(f"{config}\nrl: {{problems: world}}\n")
+    with pytest.raises(UserError, match=r"rl\.problems is the file of evaluate\.questions"):
+        load(tmp_path / "run.yaml")

@@ -61,6 +61,40 @@ def test_rewards_by_name(earned):
     assert earned(r"regex:^\d+$", "ten", "unused") == 0
 
 
+def test_json_that_a_schema_allows(tmp_path, earned):
+    schema = tmp_path / "fare.json"
+    schema.write_text(
+        '{"type": "object", "required": ["pence"], "$defs": {"n": {"minimum": 0}},'
+        '"properties": {"pence": {"type": "integer", "$ref": "#/$defs/n"}}}'
+    )
+    assert earned(f"schema:{schema}", '{"pence": 5}', "unused") == 1
+    wrong_ones = (
+        '{"pence": -5}',
+        '{"pence": 0.5}',
+        "{}",
+        "[]",
+        '{"pence": 5',
+        "five",
+        "[" * 99_999,
+    )
+    for wrong in wrong_ones:
+        assert earned(f"schema:{schema}", wrong, "unused") == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("{", "JSONDecodeError"),
+        ('{"type": "objekt"}', "SchemaError"),
+        ('{"$ref": "https://127.0.0.1:9/other.json"}', "Unresolvable|WrappedReferencingError"),
+    ],
+)
+def test_a_schema_that_is_none_or_lies_elsewhere_is_refused(tmp_path, earned, text, fault):
+    (tmp_path / "none.json").write_text(text)
+    with pytest.raises(UserError, match=rf"rl\.reward: .*({fault}).*; correct it"):
+        earned(f"schema:{tmp_path}/none.json", "{}", "unused")
+
+
 def test_a_list_is_a_sum_with_weights(earned):
     both = ["number", "0.25 * answer", "-1e-1*regex:="]
     assert earned(both, "5 + 5 = 10", "10") == pytest.approx(1 - 0.1)

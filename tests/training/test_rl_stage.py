@@ -125,9 +125,9 @@ def prints(prompt, reply, answer):
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("raises", r"raises with the reply '.*': KeyError: .* \(line 3\); correct the function"),
+        ("raises", r"raises with the reply '.*': KeyError: .* \(line 3\); correct it"),
         ("nan", r"nan with the reply '.*' returned nan: it must return a finite number"),
-        ("text", r"TypeError: .*it returned .*1.*, which is no number.*; correct the function"),
+        ("text", r"TypeError: .*it returned .*1.*, which is no number.*; correct it"),
         ("leaves", r"leaves with the reply '.*' ended its process; .*reward-output\.txt has what"),
         ("endless", r"endless with the reply '.*' took more than 0\.5 seconds; make it faster"),
         ("nothing", r"cannot be loaded: AttributeError: .*defines no function nothing"),

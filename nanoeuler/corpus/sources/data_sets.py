@@ -193,6 +193,26 @@ class Preferences(TuningData):
     megabytes = 2000
 
 
+class Problems(TuningData):
+    """Data of `rl`."""
+
+    name = title = "problems"
+    entries = dict[str, DataSet]
+    meaning = "data sets of problems with checkable answers by name"
+    stage = "rl"
+    shapes = "JSON, JSON lines or parquet, with a question and its answer"
+
+    def check(self, config: Config, place: Place) -> None:
+        super().check(config, place)
+        held_out = [QUESTIONS.entry(config, name)["url"] for name in QUESTIONS.names(config)]
+        if any(self.entry(config, name)["url"] in held_out for name in self.names(config)):
+            place.refuse(
+                (self.stage, self.name),
+                "is the file of evaluate.questions, which are held out; take another, or set "
+                "evaluate.questions: null",
+            )
+
+
 @section
 class QuestionsEntry(File):
     """Held-out questions with exact answers."""
@@ -327,4 +347,4 @@ class Tasks(DataSets):
 
 
 QUESTIONS, TASKS = Questions(), Tasks()
-DECLARED = (Instructions(), Preferences(), QUESTIONS, TASKS)
+DECLARED = (Instructions(), Preferences(), Problems(), QUESTIONS, TASKS)
