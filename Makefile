@@ -11,7 +11,7 @@
 #   make clean      remove .venv and caches; data/ and results/ stay
 SHELL := bash
 BIN := .venv/bin
-LOCKS := core dev serve slurm mkl gguf tokenizers cuda12 cuda13
+LOCKS := core dev serve slurm mkl gguf tokenizers forms cuda12 cuda13
 # The driver's version of CUDA; empty without a driver.
 CUDA := $(shell nvidia-smi 2>/dev/null | sed -nE \
   -e 's/.*CUDA Version: *12\..*/cuda12/p' -e 's/.*CUDA Version: *1[3-9]\..*/cuda13/p')

@@ -44,6 +44,18 @@ def register(subparsers: Subparsers) -> None:
     generate.add_argument(
         "--input", default="", help="further input to the instruction (tuned models)"
     )
+    generate.add_argument(
+        "--regex",
+        metavar="R",
+        help="the text matches this regular expression, or ends at --max-tokens",
+    )
+    generate.add_argument(
+        "--schema",
+        metavar="FILE",
+        type=Path,
+        help="the text is JSON, valid by the JSON schema in this file, or ends at --max-tokens "
+        "(both need the extra `forms`)",
+    )
     generate.add_flag("--raw", "continue the bare prompt, without a tuned model's template")
     generate.finish(run_generate)
     register_serve(subparsers)
@@ -88,11 +100,12 @@ def run_generate(options: argparse.Namespace) -> None:
     max_tokens = at_least_one(api.MAX_TOKENS if options.max_tokens is None else options.max_tokens)
     sampling = sampling_options(options)
     Sampling(**sampling)  # refuses bad values before the model is read
+    form = form_options(options)
     folder, prompt = folder_and_prompt(options)
     text, further = read_prompt(prompt), as_text(options.input, "--input")
     speculation = not options.no_speculation
     model = api.load(folder, options.device, options.gpus, speculation=speculation)
-    reply = model.stream(text, further, options.raw, max_tokens, **sampling)
+    reply = model.stream(text, further, options.raw, max_tokens, **sampling, **form)
     output = sys.stdout
     last = ""
     if output.isatty() and (options.raw or model.template is None):  # it goes on with these words
@@ -128,6 +141,24 @@ def run_generate(options: argparse.Namespace) -> None:
             f"prompt and text outgrew the model's context of {model.config.context} tokens: "
             f"its {log.counted(reply.dropped, 'oldest token')} dropped",
         )
+
+
+def form_options(options: argparse.Namespace) -> dict[str, Any]:
+    """The form that the text is to have, if one was given."""
+    given = {}
+    if options.regex is not None:
+        given["regex"] = as_text(options.regex, "--regex")
+    if options.schema is not None:
+        from nanoeuler.storage.files import read_bounded
+
+        try:
+            content = read_bounded(options.schema, MOST_PROMPT)
+        except OSError as error:
+            raise UserError(f"--schema {options.schema}: {error.strerror}") from error
+        given["schema"] = decoded(content, f"--schema {options.schema}")
+    if len(given) > 1:
+        raise UserError("a text has one form: give --regex or --schema")
+    return given
 
 
 def folder_and_prompt(options: argparse.Namespace) -> tuple[Path, str]:

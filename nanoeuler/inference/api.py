@@ -34,6 +34,7 @@ known terms:
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -42,6 +43,7 @@ from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import Array
 from nanoeuler.errors import UserError, brief
 from nanoeuler.inference.finding import find_model
+from nanoeuler.inference.forms import Form, regex_grammar, schema_grammar
 from nanoeuler.inference.generate import Reply, Writer
 from nanoeuler.inference.sampling import Sampling, at_least_one
 from nanoeuler.model.files import SavedModel, load_model
@@ -110,6 +112,8 @@ class LanguageModel:
         top_k: int = Sampling.top_k,
         top_p: float = Sampling.top_p,
         seed: int = Sampling.seed,
+        regex: str | None = None,
+        schema: str | dict[str, Any] | None = None,
     ) -> str:
         """The text that the model writes behind `prompt`, up to `</s>` or `max_tokens`.
 
@@ -122,9 +126,11 @@ class LanguageModel:
         - `top_k`: choose among the k likeliest tokens; 0 means all.
         - `top_p`: choose among the fewest tokens that hold this share of the probability.
         - `seed`: the same seed and arguments give the same text.
+        - `regex`: a regular expression that the text matches, unless it ends at `max_tokens`.
+        - `schema`: a JSON schema by which it is valid; or this as JSON.
 
         Raises TypeError for a prompt that is not text, and `UserError` for a value out of its
-        range.
+        range, or a form that no text has.
         """
         return "".join(
             self.stream(
@@ -136,6 +142,8 @@ class LanguageModel:
                 top_k=top_k,
                 top_p=top_p,
                 seed=seed,
+                regex=regex,
+                schema=schema,
             )
         )
 
@@ -150,14 +158,27 @@ class LanguageModel:
         top_k: int = Sampling.top_k,
         top_p: float = Sampling.top_p,
         seed: int = Sampling.seed,
+        regex: str | None = None,
+        schema: str | dict[str, Any] | None = None,
     ) -> Reply:
         """Like `generate`, piece by piece.
 
         `for piece in model.stream("Once"): print(piece, end="", flush=True)`
         """
         sampling = Sampling(temperature, top_k, top_p, seed)
+        form = self.form(regex, schema)
         ids = self.writer.frame(self.prompt(prompt, input, raw))
-        return self.writer.stream(ids, sampling, at_least_one(max_tokens))
+        return self.writer.stream(ids, sampling, at_least_one(max_tokens), form=form)
+
+    def form(self, regex: str | None, schema: str | dict[str, Any] | None) -> Form | None:
+        """The form of a reply. Raises `UserError` where it is none, or no text has it."""
+        if regex is not None and schema is not None:
+            raise UserError("a reply has one form: give regex or schema")
+        if schema is not None:
+            return Form.checked(self.tokenizer, schema_grammar(schema), "the schema")
+        if regex is not None:
+            return Form.checked(self.tokenizer, regex_grammar(regex), "the regular expression")
+        return None
 
     def prompt(self, prompt: str, input: str = "", raw: bool = False) -> str:
         """The text that the model continues.

@@ -15,6 +15,7 @@ import numpy as np
 
 from nanoeuler.backend.capabilities import NOT_KEPT, ChoosingBackend
 from nanoeuler.backend.records import LogitRows
+from nanoeuler.inference.forms import Form
 from nanoeuler.inference.sampling import Sampling, check, packed, sample
 from nanoeuler.inference.speculation import (
     NO_DRAFTS,
@@ -45,6 +46,8 @@ class Row:
     """The sampler's position of the prompt's first token."""
     scored: bool = False
     """Are the logits wanted that its tokens were sampled from?"""
+    form: Form | None = None
+    """What its tokens must be, if anything. It takes no drafts, and the host samples."""
     ids: list[int] = field(default_factory=list)
     """The tokens sampled so far, of which the last one is not read yet."""
     dropped: int = 0
@@ -189,7 +192,21 @@ class Decoder(Generic[AnyRow]):
 
     def sample_first(self, logits_1V: np.ndarray, replies: Sequence[Row]) -> None:
         for row in replies:
-            row.ids += sample(logits_1V, row.sampling, [row.position], self.allowed_V).tolist()
+            allowed = self.allowed([row])
+            row.ids += sample(logits_1V, row.sampling, [row.position], allowed).tolist()
+
+    def allowed(self, rows: Sequence[Row]) -> np.ndarray:
+        """The tokens that may be sampled next: (V,), or where rows have forms for each, (B, V)."""
+        if not any(row.form for row in rows):
+            return self.allowed_V
+        return np.stack(
+            [
+                row.form.allowed(row.ids, self.allowed_V)
+                if row.form and not row.left
+                else self.allowed_V
+                for row in rows
+            ]
+        )
 
     def next(self) -> tuple[list[AnyRow], np.ndarray | None]:
         """Let rows take their next token, or several where they were drafted.
@@ -219,7 +236,7 @@ class Decoder(Generic[AnyRow]):
         logits = model.backend.to_host(model.first_logits(norm.out_ND))
         samplings = [row.sampling for row in rows for _ in range(T)]
         positions = [row.position + t for row in rows for t in range(T)]
-        sampled = sample(logits, samplings, positions, self.allowed_V).reshape(B, T).tolist()
+        sampled = sample(logits, samplings, positions, self.allowed(rows)).reshape(B, T).tolist()
         if speculation is None:
             for row, ids in zip(rows, sampled, strict=True):
                 row.ids += ids
@@ -250,6 +267,8 @@ class Decoder(Generic[AnyRow]):
         """`speculation`, if these rows may take drafts."""
         if self.joining and (len(rows) != 1 or rows[0].scored):
             return None
+        if any(row.form for row in rows):
+            return None
         return self.speculation
 
     def logprobs(self, logits_BV: np.ndarray, tokens_B: Sequence[int]) -> list[float]:
@@ -277,6 +296,8 @@ class DeviceDecoder(Decoder[AnyRow]):
     """Drafts of each of these steps."""
     scored = False
     """Do any of their rows want logits?"""
+    formed = False
+    """Has any of their rows a form? Then one step is under way at a time."""
 
     def __init__(self, *arguments: Any, **named: Any):
         self.launched: list[AnyRow] = []
@@ -302,13 +323,14 @@ class DeviceDecoder(Decoder[AnyRow]):
     def prefill(
         self, cache: Cache, prompts: Sequence[Sequence[int]], replies: Sequence[Row]
     ) -> np.ndarray | None:
-        sampler = Sampler.of(self.model, cache, self.allowed_V)
+        sampler, allowed = Sampler.of(self.model, cache, self.allowed_V), self.allowed(replies)
         first = replies[: len(prompts)]
         sampler.start(cache, *self.padded(prompts), *settings_and_positions(first))
         self.take(first, sampler)
         for row in replies[len(prompts) :]:
             sampler.again(*settings_and_positions([row]))
             self.take([row], sampler)
+        self.sample_forms(replies, sampler, allowed)
         return self.logits(sampler, 1) if any(row.scored for row in replies) else None
 
     def next(self) -> tuple[list[AnyRow], np.ndarray | None]:
@@ -321,7 +343,9 @@ class DeviceDecoder(Decoder[AnyRow]):
         if self.drafts:
             passes = self.take_drafts(rows)
         else:
+            allowed = self.allowed(rows)  # found while the device computes
             self.take(rows, sampler)
+            self.sample_forms(rows, sampler, allowed)
         if speculation := self.drafting(rows):
             speculation.note(passes or [Taken(row.ids[-1:]) for row in rows])
         logits_BV = self.logits(sampler, len(rows)) if self.scored else None
@@ -338,6 +362,7 @@ class DeviceDecoder(Decoder[AnyRow]):
         model, cache, rows = self.model, self.cache, self.rows
         self.launched, self.drafts = list(rows), drafts
         self.scored = any(row.scored for row in rows)
+        self.formed = any(row.form for row in rows)
         tokens, counts = self.unread()
         settings, positions = settings_and_positions(rows)
         if drafts:
@@ -360,7 +385,7 @@ class DeviceDecoder(Decoder[AnyRow]):
         cache, drafts, ring = self.cache, self.drafts, self.sampler.ring
         may_draft = self.drafting(self.rows) is not None
         behind_prompt = not self.rows[0].ids
-        if self.scored or wanted != drafts or (may_draft and behind_prompt):
+        if self.scored or self.formed or wanted != drafts or (may_draft and behind_prompt):
             return
         if drafts and self.room() < 2 * (1 + drafts):
             return  # there must be some even where all of this step's are right
@@ -390,6 +415,21 @@ class DeviceDecoder(Decoder[AnyRow]):
         check(min(tokens))
         for row, token in zip(rows, tokens, strict=True):
             row.ids.append(token)
+
+    def sample_forms(
+        self, rows: Sequence[Row], sampler: DeviceLoop, allowed_BV: np.ndarray
+    ) -> None:
+        """Sample the last token of rows that have a form again, among those allowed.
+
+        The logits are those of `rows`, or there is one row for them all.
+        """
+        for number, row in enumerate(rows):
+            if row.form and not row.left:
+                logits_V = sampler.logits[number % len(sampler.logits), : len(self.allowed_V)]
+                logits_1V = self.model.backend.to_host(logits_V)[None]
+                row.ids.pop()
+                sampled = sample(logits_1V, row.sampling, [row.position], allowed_BV[number])
+                row.ids += sampled.tolist()
 
     def take_drafts(self, rows: Sequence[Row]) -> list[Taken]:
         """The same with the drafts that were right."""

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from nanoeuler.errors import UserError
 from nanoeuler.inference.decoder import Row, decoder_kind
+from nanoeuler.inference.forms import Form
 from nanoeuler.inference.sampling import Sampling
 from nanoeuler.inference.speculation import Speculation
 from nanoeuler.model.likelihood import Share, in_order
@@ -42,15 +44,17 @@ class Decoding:
         speculation: Speculation | None = None,
         *,
         scored: bool = False,
+        form: Form | None = None,
     ):
         """`first_position`, one or one per prompt, is the position of a prompt's first token for
         the sampler: 0, or more in a conversation. `speculation`: the model drafts tokens, which
-        changes the time and not the tokens. `scored`: continuations have log-probabilities."""
+        changes the time and not the tokens. `scored`: continuations have log-probabilities. `form`:
+        that of each."""
         self.max_tokens, self.end_id, self.speculation = max_tokens, end_id, speculation
         self.scored = scored
         firsts = (first_position + np.zeros(len(prompts), np.int64)).tolist()
         rows = [
-            Row(list(prompt), sampling, first, scored)
+            Row(list(prompt), sampling, first, scored, form and form.begin())
             for prompt, first in zip(prompts, firsts, strict=True)
         ]
         # passes over drafts may go on behind the last token; without drafts the cache is as long,
@@ -71,7 +75,7 @@ class Decoding:
     def step(self) -> bool:
         """Sample a token for every active continuation, or several where they were drafted.
 
-        Returns False once all have ended.
+        Returns False once all have ended. Raises `UserError` where one cannot be given its form.
         """
         if not self.active:
             return False
@@ -86,6 +90,8 @@ class Decoding:
             new = row.ids[len(continuation.ids) :]
             ids = new[: self.max_tokens - len(continuation.ids)]
             continuation.dropped, continuation.ended = row.dropped, self.end_id in ids
+            if row.form and row.form.failure:
+                raise UserError(f"the text cannot be given its form: {row.form.failure}")
             if continuation.ended:
                 ids = ids[: ids.index(self.end_id)]
             continuation.ids.extend(ids)
@@ -186,11 +192,18 @@ class Writer:
         return logits_NV.reshape(*ids_BT.shape, -1)
 
     def stream(
-        self, prompt: Sequence[int], sampling: Sampling, max_tokens: int, first_position: int = 0
+        self,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        max_tokens: int,
+        first_position: int = 0,
+        form: Form | None = None,
     ) -> Reply:
         """Continue one prompt of token ids, piece by piece."""
-        speculation = Speculation.of(self.model) if self.speculates else None
-        decoding = self.decoding([prompt], sampling, max_tokens, first_position, speculation)
+        speculation = Speculation.of(self.model) if self.speculates and not form else None
+        decoding = self.decoding(
+            [prompt], sampling, max_tokens, first_position, speculation, form=form
+        )
         return Reply(decoding, self.tokenizer)
 
     def batch(
@@ -233,6 +246,7 @@ class Writer:
         speculation: Speculation | None = None,
         *,
         scored: bool = False,
+        form: Form | None = None,
     ) -> Decoding:
         if not all(len(prompt) for prompt in prompts):
             raise ValueError(
@@ -248,4 +262,5 @@ class Writer:
             first_position,
             speculation,
             scored=scored,
+            form=form,
         )

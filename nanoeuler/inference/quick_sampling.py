@@ -143,14 +143,14 @@ def pick(logits_V, allowed_V, temperature, top_k, top_p, draw, scratch):
 
 
 @compiled()
-def pick_rows(logits_BV, allowed_V, settings_B3, draws_B, sampled_B):
-    """`pick` for every row, by its temperature, top-k and top-p."""
+def pick_rows(logits_BV, allowed_BV, settings_B3, draws_B, sampled_B):
+    """`pick` for every row, by its temperature, top-k and top-p; `allowed_BV` has 1 row or B."""
     B, V = logits_BV.shape
     weights_V, buckets_V = np.empty(V), np.empty(V, np.int32)
     sums, counts = np.empty(BUCKETS + 1), np.empty(BUCKETS + 1, np.int64)
     scratch = weights_V, buckets_V, sums, counts, np.empty(min(V, MOST_SORTED), np.int64)
     for b in range(B):
         temperature, top_k, top_p = settings_B3[b]
-        sampled_B[b] = pick(
-            logits_BV[b], allowed_V, temperature, np.int64(top_k), top_p, draws_B[b], scratch
-        )
+        settings = temperature, np.int64(top_k), top_p
+        allowed_V = allowed_BV[b % len(allowed_BV)]
+        sampled_B[b] = pick(logits_BV[b], allowed_V, *settings, draws_B[b], scratch)

@@ -88,8 +88,8 @@ def sample(
 
     `sampling` holds for all rows, or is one for each. `positions_B` is the position in its sequence
     of each token to be sampled; `allowed_V` is True for the tokens that may be sampled at all
-    (default: every one). A row's choice does not depend on the other rows. Raises `UserError` when
-    a row has no finite candidate: its model is broken.
+    (default: every one), (V,), or for each row, (B, V). A row's choice does not depend on the other
+    rows. Raises `UserError` when a row has no finite candidate: its model is broken.
     """
     # loads Numba, which a trainer on a GPU or the reference engine does not need
     from nanoeuler.inference.quick_sampling import UNDECIDED, pick_rows
@@ -103,11 +103,13 @@ def sample(
             for each, at in zip(settings, positions_B, strict=True)
         ]
         allowed = np.ones(logits_BV.shape[1], np.bool_) if allowed_V is None else allowed_V
-        arrays = np.ascontiguousarray(logits_BV), allowed, np.array(given, np.float64)
+        arrays = np.ascontiguousarray(logits_BV), np.atleast_2d(allowed), np.array(given)
         pick_rows(*arrays, np.array(draws), sampled_B)
     left = np.flatnonzero(sampled_B == UNDECIDED).tolist()
     if left:
         positions = [int(positions_B[row]) for row in left]
+        if allowed_V is not None and allowed_V.ndim == 2:
+            allowed_V = allowed_V[left]
         of_left = logits_BV[left], [settings[row] for row in left], positions, allowed_V
         sampled_B[left] = sample_sorted(*of_left)
     return sampled_B

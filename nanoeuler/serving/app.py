@@ -157,11 +157,19 @@ class App:
         content = await body(request)
         asked = read(ChatCompletion, content)
         model = self.model(asked.model)
-        replies = self.submit(asked, [await apart(content, asked.prompt, model)])
+        prompt = await apart(content, asked.prompt, model)
+        grammar = await asyncio.to_thread(asked.grammar, model) if asked.response_format else None
+        replies = self.submit(asked, [prompt], grammar)
         return await send(request, ChatAnswer(asked, replies, model.tokenizer))
 
-    def submit(self, asked: Completion | ChatCompletion, prompts: list[list[int]]) -> Replies:
-        """Let the replies to some prompts be written. Raises `ApiError`."""
+    def submit(
+        self,
+        asked: Completion | ChatCompletion,
+        prompts: list[list[int]],
+        grammar: str | None = None,
+    ) -> Replies:
+        """Let the replies to some prompts be written, of a form with a grammar of
+        `inference.forms`. Raises `ApiError`."""
         model = self.models[asked.model]
         most = model.most_rows
         if asked.replies > most:
@@ -174,6 +182,7 @@ class App:
                 "stops": asked.stops,
                 "likeliest": asked.likeliest,
                 "score_prompt": asked.score_prompt,
+                "grammar": grammar,
                 "deadline": time.monotonic() + self.seconds,
             }
             for prompt in prompts

@@ -18,6 +18,7 @@ import numpy as np
 from nanoeuler.backend.capabilities import ChoosingBackend
 from nanoeuler.inference.api import LanguageModel
 from nanoeuler.inference.decoder import PROMPT_MULTIPLE, Decoder, Row, decoder_kind
+from nanoeuler.inference.forms import Form
 from nanoeuler.inference.sampling import Sampling
 from nanoeuler.inference.speculation import DeviceSpeculation, Speculation
 from nanoeuler.model.appending import append, extend
@@ -52,6 +53,8 @@ class Job:
     likeliest: int | None = None
     """Alternatives to be reported with each token; None: not even its own log-probability."""
     score_prompt: bool = False
+    form: Form | None = None
+    """That of each reply, which otherwise ends by `length`."""
     deadline: float = float("inf")
     """When it fails, by `time.monotonic`."""
     cancelled: bool = False
@@ -267,8 +270,9 @@ class Batch:
 
     def new_row(self, job: Job, choice: int) -> ReplyRow:
         text = StreamDecoder(self.tokenizer, job.stops) if job.stops else None
-        scored, sampling = job.likeliest is not None, job.samplings[choice]
-        return ReplyRow(job.prompt, sampling, scored=scored, job=job, choice=choice, text=text)
+        scored, form = job.likeliest is not None, job.form and job.form.begin()
+        known = job.prompt, job.samplings[choice]
+        return ReplyRow(*known, scored=scored, form=form, job=job, choice=choice, text=text)
 
     def score_piece(self, job: Job, begin: int, logits_NV: np.ndarray) -> None:
         """Score the tokens of a prompt behind the one at `begin`, where the piece begins."""
@@ -315,6 +319,9 @@ class Batch:
         job = row.job
         for token in row.ids[row.seen :]:
             row.seen += 1
+            if row.form and row.form.failure:
+                self.fail(job, "form")
+                return True
             if token == self.tokenizer.end_id:
                 self.send(row, row.seen - 1, "stop")
                 return True

@@ -19,6 +19,7 @@ from nanoeuler.errors import UserError
 from nanoeuler.inference import api
 from nanoeuler.inference.api import LanguageModel
 from nanoeuler.inference.finding import find_model
+from nanoeuler.inference.forms import Form
 from nanoeuler.serving.batch import Batch, Job
 from nanoeuler.serving.channel import Cancel, More, Piece, ServedModel, Submit, Update
 from nanoeuler.serving.fitting import Room, cache_memory, fit
@@ -61,6 +62,8 @@ class Engine:
             match self.inbox.get():
                 case Submit(model, jobs):
                     for number, fields in jobs:
+                        if grammar := fields.pop("grammar", None):
+                            fields["form"] = Form(self.batches[model].tokenizer, grammar)
                         self.batches[model].add(self.job(number, fields))
                     self.taken += len(jobs)
                 case Cancel(numbers):

@@ -45,4 +45,11 @@ def failed(kind: str) -> ApiError:
             "the reply took longer than this server allows; ask for fewer tokens",
             code="timeout",
         )
+    if kind == "form":
+        return ApiError(
+            400,
+            "the reply cannot be given its form any more: the schema is too complex; simplify it",
+            param="response_format",
+            code="form",
+        )
     return ApiError(500, "the model could not reply; the server's log says why", code=kind)

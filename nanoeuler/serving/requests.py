@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from nanoeuler.errors import UserError, brief
+from nanoeuler.inference.forms import Form, schema_grammar
 from nanoeuler.inference.sampling import MOST, Sampling
 from nanoeuler.model.template import TEMPLATES, split_prompt
 from nanoeuler.serving.channel import ServedModel
@@ -167,8 +168,19 @@ class Message(BaseModel):
         return self
 
 
+class JsonSchema(BaseModel):
+    schema_: Annotated[dict[str, Any], Field(alias="schema")] = {}
+
+
 class ResponseFormat(BaseModel):
-    type: Literal["text"]
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+    @model_validator(mode="after")
+    def check_schema(self) -> "ResponseFormat":
+        if self.type == "json_schema" and self.json_schema is None:
+            raise ValueError("the schema is missing")
+        return self
 
 
 class ChatCompletion(Asked):
@@ -196,6 +208,21 @@ class ChatCompletion(Asked):
     @property
     def score_prompt(self) -> bool:
         return False
+
+    def grammar(self, model: ServedModel) -> str | None:
+        """The grammar of a reply's form, which some text has. Raises `ApiError`."""
+        form = self.response_format
+        if form is None or form.type == "text":
+            return None
+        if self.stops:
+            raise wrong("stop", "a reply of a given form ends by itself; leave stop out")
+        schema = form.json_schema.schema_ if form.json_schema else {"type": "object"}
+        try:
+            grammar = schema_grammar(schema)
+            Form.checked(model.tokenizer, grammar, "the schema")
+        except UserError as error:
+            raise wrong("response_format", str(error)) from error
+        return grammar
 
     def prompt(self, model: ServedModel) -> list[int]:
         """The conversation as `chat_template` renders it for other programs.
@@ -258,7 +285,8 @@ FIELDS = {
     "logit_bias": "this server does not change logits; leave logit_bias out",
     "presence_penalty": "this server has no penalties; it must be 0",
     "frequency_penalty": "this server has no penalties; it must be 0",
-    "response_format": "this server writes text only; its type must be text",
+    "response_format": "its type must be text, json_object, or json_schema with a json_schema "
+    "whose schema is an object",
 }
 
 

@@ -330,7 +330,7 @@ def test_what_the_models_cannot_do_is_refused(server):
     for change, param in (
         ({"model": "base"}, "model"),
         ({"tools": [{"type": "function"}]}, "tools"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "grammar"}}, "response_format"),
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages"),
         ({"messages": [{"role": "user", "content": None}]}, "messages"),

@@ -1,0 +1,153 @@
+"""Replies of a given form: of a regular expression, or JSON that is valid by a schema.
+
+The library llguidance knows which tokens may follow those of a reply. The sampler takes no others.
+`</s>` may follow where the form is whole, and nothing else where it can be no longer.
+"""
+
+import functools
+import importlib.util
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nanoeuler.errors import UserError
+from nanoeuler.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from llguidance import LLTokenizer
+
+MOST_BYTES = 1 << 15
+"""Longest regular expression and schema. They compile in up to 0.1 s, in which a server writes
+nothing else."""
+
+MOST_FORCED = 1 << 15
+"""Longest text that a form may begin with in one way only: a schema may require itself for ever."""
+
+JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+"""As `json.dumps` writes it. With free white space, a reply may be nothing else up to its limit."""
+
+
+class Form:
+    """The form of one reply, and how far the reply has come."""
+
+    def __init__(self, tokenizer: Tokenizer, grammar: str):
+        """`grammar` is of `regex_grammar` or `schema_grammar`. See `failure` for what is wrong."""
+        from llguidance import LLMatcher
+
+        self.end_id = tokenizer.end_id
+        self.matcher = LLMatcher(library_tokenizer(tokenizer), grammar, log_level=0)
+        self.taken = 0
+        """Tokens of the reply that the matcher has."""
+        self.failure = self.error()
+        """Why the reply cannot be given its form, in a few words; empty while it can."""
+
+    @classmethod
+    def checked(cls, tokenizer: Tokenizer, grammar: str, name: str) -> "Form":
+        """The form. Raises `UserError` about `name` where it is none, or no text has it."""
+        form = cls(tokenizer, grammar)
+        form.allowed([], np.ones(tokenizer.vocab_size, np.bool_))
+        if len(form.matcher.compute_ff_bytes()) > MOST_FORCED:
+            form.failure = "its texts have no end"
+        if form.failure:
+            raise UserError(f"{name} cannot be kept to: {form.failure}")
+        return form
+
+    def begin(self) -> "Form":
+        """The same form for another reply, from its beginning."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__, matcher=self.matcher.deep_copy())
+        return other
+
+    def allowed(self, ids: Sequence[int], allowed_V: np.ndarray) -> np.ndarray:
+        """Which of the tokens of `allowed_V` may follow those of a reply, (V,).
+
+        Where none may, or the library gives up: `</s>`, and `failure` says why.
+        """
+        for token in ids[self.taken :]:
+            self.matcher.consume_token(token)
+        self.taken = len(ids)
+        bits = np.frombuffer(self.matcher.compute_bitmask(), np.uint8)
+        mask_V = np.zeros_like(allowed_V)
+        known = np.unpackbits(bits, count=min(8 * len(bits), len(mask_V)), bitorder="little")
+        np.logical_and(known, allowed_V[: len(known)], out=mask_V[: len(known)])
+        self.failure = self.error() or ("" if mask_V.any() else "no token may follow")
+        if self.failure:
+            mask_V[:] = False
+            mask_V[self.end_id] = True
+        return mask_V
+
+    def error(self) -> str:
+        """The library's error in one line."""
+        if not self.matcher.is_error():
+            return ""
+        lines = self.matcher.get_error().splitlines()
+        if lines[0].startswith("NoExtension"):
+            return "no text has this form"
+        if lines[0].startswith("panic") or "Too many items" in lines[0]:
+            return "it is too complex"
+        said = [line for line in lines if line.startswith("error: ")]
+        return (said or lines)[0].removeprefix("error: ")[:200]
+
+
+def regex_grammar(regex: str) -> str:
+    """The grammar of replies that a regular expression matches as a whole."""
+    return library().LLMatcher.grammar_from_regex(short(regex, "the regular expression"))
+
+
+def schema_grammar(schema: str | dict[str, Any]) -> str:
+    """The grammar of JSON that is valid by a schema, or by the JSON text of one.
+
+    Raises `UserError` for what is no JSON object, and for a schema that is too long.
+    """
+    try:
+        text = schema if isinstance(schema, str) else json.dumps(schema)
+        return library().LLMatcher.grammar_from_json_schema(
+            short(text, "the schema"), overrides=JSON_STYLE
+        )
+    except (ValueError, RecursionError) as error:
+        reason = str(error).replace("Expecting object schema to apply options", "it is no object")
+        reason = "it is nested too deeply" if "recursion" in reason else reason
+        raise UserError(f"the schema cannot be read: {reason}") from error
+
+
+def short(text: str, name: str) -> str:
+    size = len(text.encode("utf-8", "replace"))
+    if size > MOST_BYTES:
+        raise UserError(f"{name} has {size:,} bytes; give at most {MOST_BYTES:,}")
+    return text
+
+
+def library() -> Any:
+    """llguidance. Raises `UserError` without it."""
+    if importlib.util.find_spec("llguidance") is None:
+        raise UserError(
+            "the package llguidance, which gives replies their form, is missing; install the "
+            "extra `forms`: make install EXTRAS=forms, or pip install 'nanoeuler[forms]'"
+        )
+    import llguidance
+
+    return llguidance
+
+
+@functools.lru_cache(maxsize=16)
+def library_tokenizer(tokenizer: Tokenizer) -> "LLTokenizer":
+    """The bytes of each token, as the library takes them."""
+    from llguidance import LLTokenizer, TokenizerWrapper
+
+    return LLTokenizer(TokenizerWrapper(Tokens(tokenizer)), n_vocab=tokenizer.vocab_size)
+
+
+class Tokens:
+    """A tokenizer with the names that the library looks for."""
+
+    bos_token_id = None
+
+    def __init__(self, tokenizer: Tokenizer):
+        self.tokenizer, self.eos_token_id = tokenizer, tokenizer.end_id
+        self.tokens = list(map(tokenizer.token_bytes, range(tokenizer.vocab_size)))
+        self.special_token_ids = sorted(tokenizer.special_ids.values())
+
+    def __call__(self, text: bytes) -> list[int]:
+        return self.tokenizer.encode(text, continues=True).tolist()

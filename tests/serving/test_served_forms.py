@@ -1,0 +1,198 @@
+"""Replies of a given form over real HTTP, in a running batch, whole and as streams."""
+
+import json
+import re
+from concurrent.futures import ThreadPoolExecutor
+
+import jsonschema
+import openai
+import pytest
+
+import nanoeuler
+from nanoeuler.inference.forms import Form, regex_grammar
+from nanoeuler.inference.sampling import Sampling
+from nanoeuler.serving.batch import Batch
+from tests.serving.asked import Asked, random_prompt, run
+from tests.serving.server import ServerProcess
+
+CHAT = "/v1/chat/completions"
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 6},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+    },
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory, tuned_folder):
+    folder = tmp_path_factory.mktemp("models")
+    (folder / "tuned").symlink_to(tuned_folder)
+    with ServerProcess(folder, folder / "tuned", "--rows", 8) as server:
+        yield server
+    assert server.process.returncode == 0
+    assert "Traceback" not in server.log
+
+
+def by(schema):
+    return {"type": "json_schema", "json_schema": {"name": "it", "strict": True, "schema": schema}}
+
+
+def asked(schema=PERSON, **fields):
+    messages = [{"role": "user", "content": "Count."}]
+    return {"model": "tuned", "messages": messages, "response_format": by(schema)} | fields
+
+
+def the_choice(response):
+    assert response.status == 200, response.data
+    (choice,) = json.loads(response.data)["choices"]
+    return choice
+
+
+def test_a_reply_is_valid_by_its_schema_whole_and_as_a_stream(server):
+    for seed in range(5):
+        choice = the_choice(server.post(CHAT, asked(seed=seed)))
+        assert choice["finish_reason"] == "stop"
+        text = choice["message"]["content"]
+        jsonschema.validate(json.loads(text), PERSON)
+        chunks = [each["choices"][0] for each in server.stream(CHAT, asked(seed=seed))]
+        assert "".join(each["delta"].get("content") or "" for each in chunks) == text
+        assert chunks[-1]["finish_reason"] == "stop"
+
+
+def test_a_reply_that_is_cut_off_says_so(server):
+    choice = the_choice(server.post(CHAT, asked(max_tokens=3)))
+    assert choice["finish_reason"] == "length"
+    assert choice["message"]["content"].startswith('{"')
+
+
+def test_any_object(server):
+    for seed in range(5):
+        fields = {"response_format": {"type": "json_object"}, "seed": seed, "max_tokens": 40}
+        choice = the_choice(server.post(CHAT, asked(**fields)))
+        text = choice["message"]["content"]
+        assert text.startswith("{")
+        assert choice["finish_reason"] == "length" or isinstance(json.loads(text), dict)
+
+
+def test_the_real_client(server):
+    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+    given = asked(logprobs=True, n=3, seed=1)
+    reply = client.chat.completions.create(**given)
+    assert len({choice.message.content for choice in reply.choices}) == 3
+    for choice in reply.choices:
+        assert choice.finish_reason == "stop"
+        jsonschema.validate(json.loads(choice.message.content), PERSON)
+    with client.chat.completions.stream(**asked(seed=4)) as stream:
+        message = stream.get_final_completion().choices[0].message
+    jsonschema.validate(json.loads(message.content), PERSON)
+    with pytest.raises(openai.BadRequestError, match="minLength") as caught:
+        client.chat.completions.create(**asked({"type": "string", "minLength": 3, "maxLength": 2}))
+    assert caught.value.param == "response_format"
+
+
+ENDLESS = {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}
+
+
+def nested(depth):
+    schema = {"type": "integer", "minimum": 0, "maximum": 9}
+    for _ in range(depth):
+        schema = {"type": "object", "properties": {"a": schema}, "required": ["a"]}
+    return schema
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {},
+        nested(20),
+        {"type": "array", "items": {"$ref": "#"}, "maxItems": 1},
+    ],
+)
+def test_schemas_that_are_empty_deep_or_recursive_have_replies(server, schema):
+    choice = the_choice(server.post(CHAT, asked(schema, seed=2, max_tokens=30)))
+    if choice["finish_reason"] == "stop":
+        jsonschema.validate(json.loads(choice["message"]["content"]), schema)
+    else:
+        assert choice["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "said"),
+    [
+        ({"response_format": by({"enum": []})}, 400, "Unsatisfiable"),
+        ({"response_format": by({"$ref": "#"})}, 400, "no text has this form"),
+        ({"response_format": by(ENDLESS)}, 400, "have no end"),
+        ({"response_format": by({"not": {}})}, 400, "Unimplemented keys"),
+        ({"response_format": by(nested(150))}, 400, "nested too deeply"),
+        ({"response_format": by({"enum": ["x" * 100] * 2_000})}, 400, "give at most 32,768"),
+        ({"response_format": by({"enum": ["x" * 100] * 11_000})}, 413, "larger than"),
+        ({"response_format": by([])}, 400, "whose schema is an object"),
+        ({"response_format": {"type": "json_schema"}}, 400, "json_schema"),
+        ({"response_format": {"type": "grammar"}}, 400, "json_object"),
+        ({"response_format": "json"}, 400, "its type"),
+        ({"stop": ["}"]}, 400, "ends by itself"),
+    ],
+)
+def test_what_is_no_form_is_an_error(server, change, status, said):
+    for stream in (False, True):
+        response = server.post(CHAT, asked(stream=stream, **change))
+        assert response.status == status
+        error = json.loads(response.data)["error"]
+        assert said in error["message"]
+    assert server.get("/health").status == 200
+
+
+def test_others_are_answered_as_ever_beside_it(server):
+    """Each of many at a time gets the reply that it gets alone."""
+    plain = asked(temperature=1, max_tokens=20)
+    del plain["response_format"]
+    given = [(plain if seed % 2 else asked()) | {"seed": seed} for seed in range(16)]
+
+    def text(fields):
+        return the_choice(server.post(CHAT, fields))["message"]["content"]
+
+    alone = [text(each) for each in given]
+    with ThreadPoolExecutor(16) as pool:
+        assert list(pool.map(text, given)) == alone
+
+
+# ---- in the batch itself
+
+
+@pytest.fixture(scope="module")
+def base(base_folder):
+    return nanoeuler.load(base_folder, device="cpu")
+
+
+def test_rows_of_a_batch_keep_to_their_own_forms(base):
+    batch = Batch(base, 8)
+    regexes = ["[0-9]{3}", "[a-f]{12}", None, "(yes|no)", None, "x+y"]
+    jobs = [
+        Asked(
+            random_prompt(5 + 10 * number, number),
+            Sampling(1.0, seed=number),
+            20,
+            form=regex and Form(base.tokenizer, regex_grammar(regex)),
+        )
+        for number, regex in enumerate(regexes)
+    ]
+    run(batch, *jobs)
+    for regex, job in zip(regexes, jobs, strict=True):
+        if regex is None:
+            continue
+        assert job.finish() == "length" or re.fullmatch(regex, job.text())
+    assert [jobs[n].finish() for n in (0, 1, 3)] == ["stop"] * 3
+
+
+def test_a_form_that_cannot_go_on_fails_its_own_reply_alone(base):
+    batch = Batch(base, 8)
+    form = Form(base.tokenizer, regex_grammar("[a&&b]"))
+    failing = Asked(random_prompt(5, 1), Sampling(1.0), 20, form=form)
+    other = Asked(random_prompt(9, 2), Sampling(1.0), 20)
+    run(batch, failing, other)
+    assert [piece.finish for piece in failing.pieces] == ["form"]
+    assert other.finish() in ("stop", "length")
