@@ -43,10 +43,16 @@ class Form:
         self.failure = self.error()
         """Why the reply cannot be given its form, in a few words; empty while it can."""
 
+    @staticmethod
+    @functools.lru_cache(maxsize=32)
+    def of(tokenizer: Tokenizer, grammar: str) -> "Form":
+        """The form, kept: what the library learns about it in one reply helps in the next."""
+        return Form(tokenizer, grammar)
+
     @classmethod
     def checked(cls, tokenizer: Tokenizer, grammar: str, name: str) -> "Form":
         """The form. Raises `UserError` about `name` where it is none, or no text has it."""
-        form = cls(tokenizer, grammar)
+        form = cls.of(tokenizer, grammar).begin()
         form.allowed([], np.ones(tokenizer.vocab_size, np.bool_))
         if len(form.matcher.compute_ff_bytes()) > MOST_FORCED:
             form.failure = "its texts have no end"
@@ -69,9 +75,9 @@ class Form:
             self.matcher.consume_token(token)
         self.taken = len(ids)
         bits = np.frombuffer(self.matcher.compute_bitmask(), np.uint8)
-        mask_V = np.zeros_like(allowed_V)
+        mask_V = allowed_V.copy()  # which has none of the ids that the tokenizer lacks
         known = np.unpackbits(bits, count=min(8 * len(bits), len(mask_V)), bitorder="little")
-        np.logical_and(known, allowed_V[: len(known)], out=mask_V[: len(known)])
+        mask_V[: len(known)] &= known.view(np.bool_)
         self.failure = self.error() or ("" if mask_V.any() else "no token may follow")
         if self.failure:
             mask_V[:] = False

@@ -63,7 +63,7 @@ class Engine:
                 case Submit(model, jobs):
                     for number, fields in jobs:
                         if grammar := fields.pop("grammar", None):
-                            fields["form"] = Form(self.batches[model].tokenizer, grammar)
+                            fields["form"] = Form.of(self.batches[model].tokenizer, grammar)
                         self.batches[model].add(self.job(number, fields))
                     self.taken += len(jobs)
                 case Cancel(numbers):

@@ -132,7 +132,7 @@ def test_hardly_any_choice_needs_sorting():
     for temperature, top_k, top_p in ((0.0, 0, 1), (0.7, 0, 0.95), (1.0, 0, 1), (1.0, 40, 1)):
         settings[:] = temperature, top_k, top_p
         chosen = np.zeros(48, np.int32)
-        pick_rows(logits, np.ones(512, np.bool_), settings, draws, chosen)
+        pick_rows(logits, np.ones((1, 512), np.bool_), settings, draws, chosen)
         assert (chosen != UNDECIDED).all()
 
 
