@@ -1,5 +1,6 @@
 """Sequences that join and leave a running batch are written as each would be alone."""
 
+import re
 import threading
 import time
 
@@ -8,6 +9,7 @@ import pytest
 
 import nanoeuler
 from nanoeuler.inference.api import LanguageModel
+from nanoeuler.inference.forms import Form, regex_grammar
 from nanoeuler.inference.sampling import Sampling
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import SavedModel, load_model, save_model
@@ -173,3 +175,51 @@ def test_who_gives_up_leaves_and_who_is_late_fails(base):
     while batch.busy:
         step(batch, 12.0)
     assert [waits.text()] == alone(base, waits)
+
+
+# ---- of a given form
+
+
+def test_rows_of_a_given_form_come_and_go_beside_others(base):
+    """They keep to their own forms; the others get what they get alone, to the last token."""
+    regexes = ["[0-9]{3}", None, "[a-f ]{30}", "(yes|no)", None, None, "x+y", "[0-9]{2,}"]
+    crowd = []
+    for seed, regex in enumerate(regexes * 2):
+        form = regex and Form.of(base.tokenizer, regex_grammar(regex))
+        prompt = random_prompt(1 + 4 * seed, seed)
+        crowd.append(Asked(prompt, Sampling(1.0, seed=seed), 10 + seed, form=form))
+    batch = Batch(base, rows=4)
+    for asked in crowd:
+        batch.add(asked.job)
+        step(batch)
+    run(batch)
+    for regex, asked in zip(regexes * 2, crowd, strict=True):
+        if regex is None:
+            assert asked.text() == alone(base, asked)[0]
+        else:
+            assert asked.finish() == "length" or re.fullmatch(regex, asked.text())
+            form = asked.job.form
+            reply = base.writer.stream(
+                asked.job.prompt, asked.job.samplings[0], asked.job.max_tokens, form=form
+            )
+            assert asked.text() == "".join(reply)
+    assert [asked.finish() for asked in crowd[::8]] == ["stop"] * 2
+
+
+def test_replies_to_one_prompt_have_the_form_each(base):
+    samplings = [Sampling(1.0, seed=seed) for seed in range(4)]
+    form = Form.of(base.tokenizer, regex_grammar("[a-z]{6}"))
+    asked = Asked(random_prompt(9, 3), samplings, 20, form=form, likeliest=1)
+    run(Batch(base, rows=4), asked)
+    texts = {asked.text(choice) for choice in range(4)}
+    assert len(texts) == 4
+    assert all(re.fullmatch("[a-z]{6}", text) for text in texts)
+
+
+def test_a_form_that_cannot_go_on_fails_its_own_reply_alone(base):
+    form = Form.of(base.tokenizer, regex_grammar("[a&&b]"))
+    failing = Asked(random_prompt(5, 1), Sampling(1.0), 20, form=form)
+    other = Asked(random_prompt(9, 2), Sampling(1.0), 20)
+    run(Batch(base, rows=4), failing, other)
+    assert [piece.finish for piece in failing.pieces] == ["form"]
+    assert other.text() == alone(base, other)[0]

@@ -1,18 +1,15 @@
 """Replies of a given form over real HTTP, in a running batch, whole and as streams."""
 
 import json
-import re
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import jsonschema
 import openai
 import pytest
 
-import nanoeuler
-from nanoeuler.inference.forms import Form, regex_grammar
-from nanoeuler.inference.sampling import Sampling
-from nanoeuler.serving.batch import Batch
-from tests.serving.asked import Asked, random_prompt, run
+from nanoeuler.serving.errors import ApiError
+from nanoeuler.serving.requests import ChatCompletion
 from tests.serving.server import ServerProcess
 
 CHAT = "/v1/chat/completions"
@@ -160,39 +157,8 @@ def test_others_are_answered_as_ever_beside_it(server):
         assert list(pool.map(text, given)) == alone
 
 
-# ---- in the batch itself
-
-
-@pytest.fixture(scope="module")
-def base(base_folder):
-    return nanoeuler.load(base_folder, device="cpu")
-
-
-def test_rows_of_a_batch_keep_to_their_own_forms(base):
-    batch = Batch(base, 8)
-    regexes = ["[0-9]{3}", "[a-f]{12}", None, "(yes|no)", None, "x+y"]
-    jobs = [
-        Asked(
-            random_prompt(5 + 10 * number, number),
-            Sampling(1.0, seed=number),
-            20,
-            form=regex and Form(base.tokenizer, regex_grammar(regex)),
-        )
-        for number, regex in enumerate(regexes)
-    ]
-    run(batch, *jobs)
-    for regex, job in zip(regexes, jobs, strict=True):
-        if regex is None:
-            continue
-        assert job.finish() == "length" or re.fullmatch(regex, job.text())
-    assert [jobs[n].finish() for n in (0, 1, 3)] == ["stop"] * 3
-
-
-def test_a_form_that_cannot_go_on_fails_its_own_reply_alone(base):
-    batch = Batch(base, 8)
-    form = Form(base.tokenizer, regex_grammar("[a&&b]"))
-    failing = Asked(random_prompt(5, 1), Sampling(1.0), 20, form=form)
-    other = Asked(random_prompt(9, 2), Sampling(1.0), 20)
-    run(batch, failing, other)
-    assert [piece.finish for piece in failing.pieces] == ["form"]
-    assert other.finish() in ("stop", "length")
+def test_without_the_library_a_form_is_refused(monkeypatch):
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    with pytest.raises(ApiError, match=r"pip install 'nanoeuler\[forms\]'") as caught:
+        ChatCompletion.model_validate(asked()).grammar(None)
+    assert caught.value.status == 400
