@@ -7,7 +7,7 @@ The library llguidance knows which tokens may follow those of a reply. The sampl
 import functools
 import importlib.util
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -116,6 +116,28 @@ def schema_grammar(schema: str | dict[str, Any]) -> str:
         reason = str(error).replace("Expecting object schema to apply options", "it is no object")
         reason = "it is nested too deeply" if "recursion" in reason else reason
         raise UserError(f"the schema cannot be read: {reason}") from error
+
+
+def call_grammar(arguments: Mapping[str, dict[str, Any]], *, or_text: bool) -> str:
+    """The grammar of a call of a function: `call_head`, arguments by its JSON schema, and a brace.
+
+    `or_text`: or of any text that does not begin with a brace.
+    """
+    rules = [f"start: {' | '.join(f'call{n}' for n in range(len(arguments)))}"]
+    if or_text:
+        rules = [f"{rules[0]} | TEXT", "TEXT: /([^{](.|\\n)*)?/"]
+    try:
+        for number, (name, schema) in enumerate(arguments.items()):
+            styled = json.dumps({"type": "object", **schema, "x-guidance": JSON_STYLE})
+            rules.append(f'call{number}: {json.dumps(call_head(name))} arguments{number} "}}"')
+            rules.append(f"arguments{number}: %json {styled}")
+    except RecursionError as error:
+        raise UserError("the functions' arguments are nested too deeply") from error
+    return library().LLMatcher.grammar_from_lark(short("\n".join(rules), "the functions"))
+
+
+def call_head(name: str) -> str:
+    return f'{{"name": "{name}", "arguments": '
 
 
 def short(text: str, name: str) -> str:

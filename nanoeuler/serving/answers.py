@@ -7,12 +7,13 @@ parts instead of many small ones. What waits is bounded by the tokens that were 
 import asyncio
 import json
 import random
+import re
 import time
 from abc import abstractmethod
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -252,6 +253,40 @@ class Answer(Generic[Kind]):
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in content)
 
 
+CALL = re.compile(r'\{"name": "([^"]*)", "arguments": ')
+"""See `forms.call_head`."""
+
+
+class CallReader:
+    """Finds the call of a function in a reply that comes in parts."""
+
+    def __init__(self) -> None:
+        self.held = ""
+        """Text that is not read yet: of the head of a call, or what may be its last brace."""
+        self.is_text = self.is_call = False
+
+    def push(self, part: Part) -> tuple[str, dict[str, Any]]:
+        """New text that is no call, and what is new of one."""
+        self.held += part.text
+        self.is_text |= not self.is_call and self.held[:1] not in ("", "{")
+        call: dict[str, Any] = {}
+        if not self.is_text and not self.is_call and (head := CALL.match(self.held)):
+            self.is_call, self.held = True, self.held[head.end() :]
+            call = {"id": f"call_{random.getrandbits(96):024x}", "type": "function"}
+            call["function"] = {"name": head[1], "arguments": ""}
+        if self.is_call:
+            end = len(self.held) - (part.finish != "length")
+            new, self.held = self.held[:end], self.held[end:]
+            if new:
+                function = call.setdefault("function", {})
+                function["arguments"] = new
+            return "", call
+        if self.is_text or part.finish:
+            text, self.held = self.held, ""
+            return text, call
+        return "", call
+
+
 class ChatAnswer(Answer[ChatCompletion]):
     """The answer to a chat."""
 
@@ -263,6 +298,22 @@ class ChatAnswer(Answer[ChatCompletion]):
         super().__init__(asked, replies, tokenizer)
         self.begun: set[int] = set()
         """Replies of which a part was streamed."""
+        self.calls: defaultdict[int, CallReader] = defaultdict(CallReader)
+
+    def choice(self, index: int, part: Part, *, streamed: bool) -> dict[str, Any]:
+        if not self.asked.callable:
+            return super().choice(index, part, streamed=streamed)
+        text, call = self.calls[index].push(part)
+        ends = self.calls[index].is_call and part.finish == "stop"
+        rest = replace(part, text=text, finish="tool_calls" if ends else part.finish)
+        choice = super().choice(index, rest, streamed=streamed)
+        if call:
+            numbered = {"index": 0, **call} if streamed else call
+            choice["delta" if streamed else "message"] |= {
+                "content": None,
+                "tool_calls": [numbered],
+            }
+        return choice
 
     def content(self, index: int, part: Part, *, streamed: bool) -> dict[str, Any]:
         tokens = [self.token(each) for each in part.scored]

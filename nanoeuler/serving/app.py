@@ -158,7 +158,8 @@ class App:
         asked = read(ChatCompletion, content)
         model = self.model(asked.model)
         prompt = await apart(content, asked.prompt, model)
-        grammar = await asyncio.to_thread(asked.grammar, model) if asked.response_format else None
+        formed = asked.schema_asked is not None or asked.callable
+        grammar = await asyncio.to_thread(asked.grammar, model) if formed else None
         replies = self.submit(asked, [prompt], grammar)
         return await send(request, ChatAnswer(asked, replies, model.tokenizer))
 

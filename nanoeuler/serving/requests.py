@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from nanoeuler.errors import UserError, brief
-from nanoeuler.inference.forms import Form, schema_grammar
+from nanoeuler.inference.forms import Form, call_grammar, call_head, schema_grammar
 from nanoeuler.inference.sampling import MOST, Sampling
 from nanoeuler.model.template import TEMPLATES, split_prompt
 from nanoeuler.serving.channel import ServedModel
@@ -147,18 +147,32 @@ class ContentPart(BaseModel):
     text: str
 
 
+FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+
+
+class Call(BaseModel):
+    name: FunctionName
+    arguments: str
+
+
+class ToolCall(BaseModel):
+    function: Call
+
+
 class Message(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore")
 
-    role: Literal["system", "developer", "user", "assistant"]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | Several[ContentPart] | None = None
-    tool_calls: Annotated[list[Any], Field(max_length=0)] | None = None
+    tool_calls: Several[ToolCall] | None = None
 
     @property
     def text(self) -> str:
-        if self.content is None or isinstance(self.content, str):
-            return self.content or ""
-        return "".join(part.text for part in self.content)
+        """Its content, and calls as a model writes them."""
+        parts = self.content or ""
+        text = parts if isinstance(parts, str) else "".join(part.text for part in parts)
+        calls = [each.function for each in self.tool_calls or []]
+        return text + "".join(f"{call_head(call.name)}{call.arguments}}}" for call in calls)
 
     @model_validator(mode="after")
     def check_content(self) -> "Message":
@@ -183,6 +197,26 @@ class ResponseFormat(BaseModel):
         return self
 
 
+class Function(BaseModel):
+    name: FunctionName
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class Tool(BaseModel):
+    type: Literal["function"]
+    function: Function
+
+
+class Named(BaseModel):
+    name: str
+
+
+class NamedTool(BaseModel):
+    type: Literal["function"]
+    function: Named
+
+
 class ChatCompletion(Asked):
     """A request to /v1/chat/completions."""
 
@@ -191,8 +225,8 @@ class ChatCompletion(Asked):
     max_completion_tokens: Annotated[Whole, Field(ge=1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[Whole, Field(ge=0, le=20)] | None = None
-    tools: list[Any] | None = None
-    tool_choice: Any = None
+    tools: Annotated[list[Tool], Field(max_length=128, fail_fast=True)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     functions: list[Any] | None = None
     function_call: Any = None
     response_format: ResponseFormat | None = None
@@ -209,19 +243,41 @@ class ChatCompletion(Asked):
     def score_prompt(self) -> bool:
         return False
 
-    def grammar(self, model: ServedModel) -> str | None:
-        """The grammar of a reply's form, which some text has. Raises `ApiError`."""
+    @property
+    def callable(self) -> list[Function]:
+        """The functions that the model may call."""
+        return [each.function for each in self.tools or [] if self.tool_choice != "none"]
+
+    @property
+    def schema_asked(self) -> dict[str, Any] | None:
+        """The JSON schema by which the reply is to be valid."""
         form = self.response_format
         if form is None or form.type == "text":
             return None
+        return form.json_schema.schema_ if form.json_schema else {"type": "object"}
+
+    def grammar(self, model: ServedModel) -> str | None:
+        """The grammar of a reply's form, which some text has. Raises `ApiError`."""
+        schema, functions, choice = self.schema_asked, self.callable, self.tool_choice
+        if schema is None and not functions:
+            return None
         if self.stops:
             raise wrong("stop", "a reply of a given form ends by itself; leave stop out")
-        schema = form.json_schema.schema_ if form.json_schema else {"type": "object"}
+        if schema is not None and functions:
+            raise wrong("response_format", "a reply has one form; give this or tools")
+        if isinstance(choice, NamedTool):
+            functions = [each for each in functions if each.name == choice.function.name]
+            if not functions:
+                raise wrong("tool_choice", "names no function of tools")
         try:
-            grammar = schema_grammar(schema)
+            if schema is not None:
+                grammar = schema_grammar(schema)
+            else:
+                arguments = {each.name: each.parameters or {} for each in functions}
+                grammar = call_grammar(arguments, or_text=choice in (None, "auto"))
             Form.checked(model.tokenizer, grammar, "the schema")
         except UserError as error:
-            raise wrong("response_format", str(error)) from error
+            raise wrong("tools" if functions else "response_format", str(error)) from error
         return grammar
 
     def prompt(self, model: ServedModel) -> list[int]:
@@ -229,10 +285,8 @@ class ChatCompletion(Asked):
 
         One that ends with an assistant's message is continued there.
         """
-        if self.tools and self.tool_choice != "none":
-            raise wrong("tools", "these models call no tools; leave tools out")
         if self.functions and self.function_call != "none":
-            raise wrong("functions", "these models call no functions; leave functions out")
+            raise wrong("functions", "use tools, which took their place")
         if model.template is None:
             raise wrong(
                 "model",
@@ -247,7 +301,7 @@ class ChatCompletion(Asked):
         def prompt(said: list[str]) -> list[int]:
             return tokens(template("\n\n".join(said)) if said else heading)
 
-        ids, said = [end], list[str]()
+        ids, said = [end], [described(self.callable)] if self.callable else []
         for message in self.messages:
             if message.role == "assistant":
                 ids += [*prompt(said), *tokens(message.text, continues=True), end]
@@ -255,6 +309,12 @@ class ChatCompletion(Asked):
             else:
                 said.append(message.text)
         return ids + prompt(said) if said else ids[:-1]
+
+
+def described(functions: Sequence[Function]) -> str:
+    """What a model is told of functions that it may call, as a message before the others."""
+    listed = [json.dumps(each.model_dump(exclude_none=True)) for each in functions]
+    return "\n".join(["You may call a function by its name and arguments in JSON:", *listed])
 
 
 def read(kind: type[Kind], body: bytes) -> Kind:
@@ -279,8 +339,11 @@ def refuse_constant(name: str) -> NoReturn:
 FIELDS = {
     "prompt": "must be a text, a list of texts, a list of token ids, or a list of such lists",
     "stop": "must be a text of 1 to 200 characters, or at most 16 of them",
-    "messages": "must be a list of objects with a role (system, developer, user or assistant) "
-    "and a content that is text, without tool_calls",
+    "messages": "must be a list of objects with a role (system, developer, user, assistant or "
+    "tool) and a content that is text; tool_calls are of functions",
+    "tools": "must be functions: a list of objects with a type, function, and a function with a "
+    "name and parameters, a JSON schema",
+    "tool_choice": "must be none, auto, required, or a function of tools",
     "suffix": "this server only continues text; leave suffix out",
     "logit_bias": "this server does not change logits; leave logit_bias out",
     "presence_penalty": "this server has no penalties; it must be 0",
@@ -295,7 +358,7 @@ def refusal(error: ValidationError) -> ApiError:
     problem = error.errors(include_url=False)[0]
     place = [str(part) for part in problem["loc"]]
     field = place[0]
-    if field in FIELDS and problem["type"] != "missing":
+    if field in FIELDS and (problem["type"] != "missing" or len(place) > 1):
         return wrong(field, FIELDS[field])
     if problem["type"] == "missing":
         return wrong(".".join(place), "is missing")

@@ -3,11 +3,14 @@
 import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import jsonschema
 import openai
 import pytest
 
+from nanoeuler.model.files import load_model, save_model
+from nanoeuler.serving.answers import CallReader, Part
 from nanoeuler.serving.errors import ApiError
 from nanoeuler.serving.requests import ChatCompletion
 from tests.serving.server import ServerProcess
@@ -155,6 +158,125 @@ def test_others_are_answered_as_ever_beside_it(server):
     alone = [text(each) for each in given]
     with ThreadPoolExecutor(16) as pool:
         assert list(pool.map(text, given)) == alone
+
+
+# ---- functions
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory, tuned_folder):
+    """For the tuned model with a context that functions fit in."""
+    folder = tmp_path_factory.mktemp("models")
+    saved = load_model(tuned_folder)
+    saved.config = replace(saved.config, context=2000)
+    save_model(folder / "tuned", saved)
+    with ServerProcess(folder, folder / "tuned", "--rows", 8) as server:
+        yield openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+    assert "Traceback" not in server.log
+
+
+def function(name, parameters):
+    given = {"name": name, "description": f"Does {name}.", "parameters": parameters}
+    return {"type": "function", "function": given}
+
+
+POINT = {
+    "$defs": {"side": {"enum": ["left", "right"]}},
+    "type": "object",
+    "properties": {"side": {"$ref": "#/$defs/side"}, "n": {"type": "boolean"}},
+    "required": ["side", "n"],
+    "additionalProperties": False,
+}
+TOOLS = [function("add_person", PERSON), function("turn", POINT)]
+PARAMETERS = {"add_person": PERSON, "turn": POINT}
+
+
+def calling(**fields):
+    messages = [{"role": "user", "content": "Count."}]
+    return {"model": "tuned", "messages": messages, "tools": TOOLS, "max_tokens": 100} | fields
+
+
+def test_a_function_is_called_with_arguments_that_are_valid(client):
+    called = set()
+    for seed in range(8):
+        given = calling(tool_choice="required", seed=seed)
+        (choice,) = client.chat.completions.create(**given).choices
+        assert (choice.finish_reason, choice.message.content) == ("tool_calls", None)
+        (call,) = choice.message.tool_calls
+        arguments = json.loads(call.function.arguments)
+        jsonschema.validate(arguments, PARAMETERS[call.function.name])
+        called.add(call.function.name)
+        with client.chat.completions.stream(**given) as stream:
+            final = stream.get_final_completion().choices[0]
+        assert final.finish_reason == "tool_calls"
+        assert final.message.tool_calls[0].function.name == call.function.name
+        assert final.message.tool_calls[0].function.arguments == call.function.arguments
+    assert called == set(PARAMETERS)
+
+
+def test_a_function_is_called_by_its_name_and_answered(client):
+    named = {"type": "function", "function": {"name": "turn"}}
+    first = client.chat.completions.create(**calling(tool_choice=named, seed=1)).choices[0].message
+    (call,) = first.tool_calls
+    assert call.function.name == "turn"
+    result = {"role": "tool", "tool_call_id": call.id, "content": "done"}
+    messages = [*calling()["messages"], first.model_dump(exclude_none=True), result]
+    reply = client.chat.completions.create(**calling(messages=messages, max_tokens=5))
+    assert reply.usage.completion_tokens > 0
+
+
+def test_a_model_may_answer_with_text_beside_functions(client):
+    given = calling(seed=3, max_tokens=20)
+    (choice,) = client.chat.completions.create(**given).choices
+    assert choice.message.tool_calls is None
+    assert choice.message.content
+    assert choice.finish_reason in ("stop", "length")
+    parts = [part.choices[0] for part in client.chat.completions.create(**given, stream=True)]
+    assert "".join(part.delta.content or "" for part in parts) == choice.message.content
+    assert parts[-1].finish_reason == choice.finish_reason
+
+
+def test_a_call_that_is_cut_off_says_so(client):
+    for most in (2, 30):
+        given = calling(tool_choice="required", seed=2, max_tokens=most)
+        (choice,) = client.chat.completions.create(**given).choices
+        assert choice.finish_reason == "length"
+
+
+@pytest.mark.parametrize(
+    ("change", "param", "said"),
+    [
+        ({"tools": [function("f", {"enum": []})]}, "tools", "nsatisfiable"),
+        ({"tools": [function("f", ENDLESS)], "tool_choice": "required"}, "tools", "no end"),
+        (
+            {"tool_choice": {"type": "function", "function": {"name": "other"}}},
+            "tool_choice",
+            "names no function",
+        ),
+        ({"response_format": {"type": "json_object"}}, "response_format", "one form"),
+        ({"stop": "}"}, "stop", "ends by itself"),
+    ],
+)
+def test_functions_that_cannot_be_called_are_an_error(client, change, param, said):
+    with pytest.raises(openai.BadRequestError, match=said) as caught:
+        client.chat.completions.create(**calling(**change))
+    assert caught.value.param == param
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 1000])
+@pytest.mark.parametrize("finish", ["stop", "length"])
+def test_a_call_is_found_in_parts_of_any_size(size, finish):
+    written = '{"a": "}", "b": {}}'
+    text = '{"name": "f", "arguments": ' + written + "}" * (finish == "stop")
+    reader, name, arguments = CallReader(), "", ""
+    for at in range(0, len(text), size):
+        last = at + size >= len(text)
+        new, call = reader.push(Part(text[at : at + size], [], finish if last else None))
+        assert new == ""
+        function = call.get("function", {})
+        name += function.get("name", "")
+        arguments += function.get("arguments", "")
+    assert (name, arguments) == ("f", written)
 
 
 def test_without_the_library_a_form_is_refused(monkeypatch):
