@@ -103,7 +103,7 @@ def stages_of(root: Path) -> list[Stage]:
     data, run = root / "data", root / "run"
     config: dict[str, Any] = json.loads(json.dumps(CONFIG))  # a few steps, and one checkpoint
     config["pretrain"] |= {"tokens": 4 * 128, "validate_every": 2}
-    for stage in ("sft", "dpo"):
+    for stage in ("sft", "dpo", "rl"):
         config[stage] |= {"batch_tokens": 20 * 320, "epochs": 2, "validate_every": 2}
     evaluation = run / "evaluation"
     commands = [

@@ -46,7 +46,7 @@ class Arguments(Campaign):
         super().__init__(material)
         data, run = material / "data", material / "run"
         short = {**CONFIG, "pretrain": CONFIG["pretrain"] | {"tokens": 384}}
-        for stage in ("sft", "dpo"):
+        for stage in ("sft", "dpo", "rl"):
             short[stage] = CONFIG[stage] | {"epochs": 1}
         self.known = {
             "config": [json.dumps(short), str(ROOT / "tests/workflow/ci.yaml")],
@@ -54,6 +54,7 @@ class Arguments(Campaign):
             "tokenizer": [str(data / "tokenizer.json")],
             "instructions": [str(data / "instructions/manifest.json")],
             "preferences": [str(data / "preferences/manifest.json")],
+            "problems": [str(data / "problems/manifest.json")],
             "questions": [str(data / "questions.jsonl")],
             "parent": [str(run / "pretrain/model"), str(run / "sft")],
             "model": [str(run / "sft/model"), str(run / "dpo"), str(run / "pretrain/checkpoints")],

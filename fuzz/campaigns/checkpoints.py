@@ -23,7 +23,7 @@ class Checkpoints(Campaign):
         super().__init__(material)
         self.config: dict[str, Any] = json.loads(json.dumps(CONFIG))
         self.config["pretrain"] |= {"tokens": 20 * 128, "validate_every": 10}
-        for stage in ("sft", "dpo"):
+        for stage in ("sft", "dpo", "rl"):
             self.config[stage] |= {"epochs": 1}
         self.whole = material / "short"
         shutil.rmtree(self.whole, ignore_errors=True)
