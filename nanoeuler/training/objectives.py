@@ -91,13 +91,6 @@ class KnownWeights:
         )
 
 
-class PolicyGradient(KnownWeights):
-    """Rewards as weights of the sampled tokens, which are of both signs: their sum may be 0."""
-
-    def first_head_weight(self, rows: StepRows) -> float:
-        return 1.0
-
-
 @dataclass(frozen=True)
 class PreferenceLoss:
     """The chosen reply of a pair should gain on the rejected one: see the op `preference`.

@@ -25,6 +25,7 @@ from nanoeuler.model.template import TEMPLATES
 from nanoeuler.storage.files import sha256_text
 from nanoeuler.storage.record_folder import check_texts, read_apart
 from nanoeuler.tokenizer import Tokenizer
+from nanoeuler.training.objectives import KnownWeights
 from nanoeuler.training.rewards import Rewards
 from nanoeuler.training.scoring import all_logprobs
 from nanoeuler.training.streams import RowOrder, StepRows
@@ -197,6 +198,13 @@ def importance(
     A_R1 = advantages_R[:, None]
     clipped_RT = ((A_R1 > 0) & (ratio_RT > 1 + clip)) | ((A_R1 < 0) & (ratio_RT < 1 - clip))
     return np.where(clipped_RT, 0.0, ratio_RT), clipped_RT
+
+
+class PolicyGradient(KnownWeights):
+    """The loss: rewards as weights of tokens, of both signs, so that their sum may be 0."""
+
+    def first_head_weight(self, rows: StepRows) -> float:
+        return 1.0
 
 
 # ---- the stream

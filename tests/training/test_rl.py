@@ -18,9 +18,16 @@ from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import FlatBuffer, initial_parameters
 from nanoeuler.model.transformer import Transformer
 from nanoeuler.training import rollouts
-from nanoeuler.training.objectives import PolicyGradient
 from nanoeuler.training.optimizer.adamw import AdamW
-from nanoeuler.training.rollouts import Batch, Framed, Problem, Replies, RolloutStream, Sampler
+from nanoeuler.training.rollouts import (
+    Batch,
+    Framed,
+    PolicyGradient,
+    Problem,
+    Replies,
+    RolloutStream,
+    Sampler,
+)
 from nanoeuler.training.scoring import all_logprobs
 from nanoeuler.training.state import TrainingState
 

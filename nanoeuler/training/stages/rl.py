@@ -24,10 +24,9 @@ from nanoeuler.storage.record_folder import RecordFolder
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.training.distributed.group import ALONE, Group
 from nanoeuler.training.job import Job
-from nanoeuler.training.objectives import PolicyGradient
 from nanoeuler.training.parents import check_tokenizer, read_parent
 from nanoeuler.training.rewards import Rewards
-from nanoeuler.training.rollouts import Fit, RolloutStream, Sampler, read_problems
+from nanoeuler.training.rollouts import Fit, PolicyGradient, RolloutStream, Sampler, read_problems
 from nanoeuler.training.schedule import Amount, Schedule
 from nanoeuler.training.stages.inputs import Inputs
 from nanoeuler.training.streams import steps_in
