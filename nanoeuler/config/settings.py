@@ -351,6 +351,10 @@ class Rl(Tuning):
     max_new_tokens: int | None = key(
         "most tokens of a reply; null takes half of the context, 256 at most", default=None, ge=1
     )
+    only_ended: bool = key(
+        "a reply that is cut off at max_new_tokens earns nothing; false rewards what it has",
+        default=True,
+    )
     uses: int = key("updates on each batch of replies", default=1, ge=1)
     clip: float | None = key(
         "a token teaches nothing more once its probability has moved by this share in the "

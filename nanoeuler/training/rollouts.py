@@ -110,9 +110,18 @@ class Replies:
 class Sampler:
     """Lets a model reply to problems, and rewards it. The ranks do it together."""
 
-    def __init__(self, tokenizer: Tokenizer, rewards: Rewards, max_tokens: int, share: Share):
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        rewards: Rewards,
+        max_tokens: int,
+        share: Share,
+        *,
+        only_ended: bool = False,
+    ):
+        """`only_ended`: a reply that is cut off at `max_tokens` earns nothing."""
         self.tokenizer, self.rewards, self.max_tokens = tokenizer, rewards, max_tokens
-        self.share = share
+        self.share, self.only_ended = share, only_ended
 
     def replies(
         self, model: "Transformer", problems: Sequence[Problem], sampling: Sampling
@@ -146,7 +155,8 @@ class Sampler:
                 found.logprobs.append(written.logprobs)
                 found.ended.append(written.ended)
                 reward = 0.0
-                if has_text_V[written.ids].all():
+                counts = written.ended or not self.only_ended
+                if counts and has_text_V[written.ids].all():
                     text = self.tokenizer.decode(written.ids, continues=True)
                     reward = self.rewards.of(problem.instruction, text, problem.answer)
                 found.rewards.append(reward)

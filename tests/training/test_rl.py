@@ -308,6 +308,18 @@ def test_the_sampled_gradient_is_unbiased(sampled):
     assert error < expected / 25, "a bias of a quarter would be six standard errors"
 
 
+def test_a_reply_that_is_cut_off_may_earn_nothing():
+    engine = CpuBackend(1)
+    model = Transformer(TOY, engine.from_host(PRESENT.astype(np.float32)), engine)
+    sampler, sampling = stream_of().sampler, Sampling(temperature=1.0, top_p=1.0, seed=1)
+    every = sampler.replies(model, [PROBLEM] * 200, sampling)
+    sampler.only_ended = True
+    ended = sampler.replies(model, [PROBLEM] * 200, sampling)
+    assert ended.tokens == every.tokens
+    assert ended.rewards == [a * b for a, b in zip(every.rewards, every.ended, strict=True)]
+    assert ended.rewards != every.rewards
+
+
 def test_replies_are_as_frequent_as_they_are_likely(sampled):
     counts = np.zeros((VOCABULARY, VOCABULARY))
     for reply in sampled.tokens:
