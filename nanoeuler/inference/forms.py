@@ -7,6 +7,8 @@ The library llguidance knows which tokens may follow those of a reply. The sampl
 import functools
 import importlib.util
 import json
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +29,24 @@ MOST_FORCED = 1 << 15
 
 JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """As `json.dumps` writes it. With free white space, a reply may be nothing else up to its limit."""
+
+
+MOST_SECONDS = 0.5
+"""Longest time of a core to compile a form. Some short ones would take years."""
+
+COMPILE = """
+import sys, time
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
+class Bytes:
+    eos_token_id, bos_token_id, special_token_ids = 256, None, [256]
+    tokens = [*(bytes([byte]) for byte in range(256)), b"end"]
+    def __call__(self, text):
+        return list(text)
+bytewise = LLTokenizer(TokenizerWrapper(Bytes()), n_vocab=257)
+began = time.process_time()
+LLMatcher(bytewise, sys.stdin.read(), log_level=0).compute_bitmask()
+print(time.process_time() - began)
+"""
 
 
 class Form:
@@ -52,6 +72,8 @@ class Form:
     @classmethod
     def checked(cls, tokenizer: Tokenizer, grammar: str, name: str) -> "Form":
         """The form. Raises `UserError` about `name` where it is none, or no text has it."""
+        if reason := refusal(grammar):
+            raise UserError(f"{name} cannot be kept to: {reason}")
         form = cls.of(tokenizer, grammar).begin()
         form.allowed([], np.ones(tokenizer.vocab_size, np.bool_))
         if len(form.matcher.compute_ff_bytes()) > MOST_FORCED:
@@ -95,6 +117,20 @@ class Form:
             return "it is too complex"
         said = [line for line in lines if line.startswith("error: ")]
         return (said or lines)[0].removeprefix("error: ")[:200]
+
+
+@functools.lru_cache(maxsize=32)
+def refusal(grammar: str) -> str:
+    """Why a grammar is too much to compile, or nothing: a process of its own, which can be ended,
+    tries it first."""
+    command = [sys.executable, "-I", "-c", COMPILE]
+    try:
+        tried = subprocess.run(command, input=grammar, capture_output=True, text=True, timeout=10)
+    except subprocess.TimeoutExpired:
+        return "it takes too long to compile"
+    if tried.returncode != 0:
+        return "it is too complex"
+    return "it takes too long to compile" if float(tried.stdout) > MOST_SECONDS else ""
 
 
 def regex_grammar(regex: str) -> str:

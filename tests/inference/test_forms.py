@@ -93,6 +93,7 @@ def test_schemas_nest_and_refer_to_themselves(base):
         ({"type": "number of", "x": 1}, "Invalid type"),
         ({"type": "string", "pattern": "("}, "unclosed group"),
         (nested(200), "nested too deeply"),
+        ({"type": "integer", "multipleOf": 1_234_567}, "too long to compile"),
         ({"enum": [f"value {n}" for n in range(100_000)]}, f"at most {MOST_BYTES:,}"),
         ("[]", "it is no object"),
         ("{", "cannot be read"),
