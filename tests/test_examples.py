@@ -15,7 +15,7 @@ from nanoeuler.training.streams import StepRows
 
 PATH = Path(__file__).resolve().parents[1] / "examples/train.py"
 MAY_IMPORT = re.compile(
-    r"nanoeuler\.(backend\.(reference|records|arena)|model\.(blocks\.\w+|config|flat)"
+    r"nanoeuler\.(backend\.(reference|records|runtime)|model\.(blocks\.\w+|config|flat)"
     r"|training\.optimizer\.adamw)"
 )
 """Ops, blocks and the optimizer, with the records that those take and the weights' names."""

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from nanoeuler.errors import UserError, brief
+from nanoeuler.storage.files import read_text
 from nanoeuler.system.processes import STARTER, end_with_starter, own_identity
 
 Reward = Callable[[str, str, str], Any]
@@ -229,7 +230,7 @@ def allowed_by(path: Path) -> Reward:
     from jsonschema.validators import validator_for
     from referencing import Registry
 
-    schema = json.loads(path.read_text(encoding="utf-8"))
+    schema = json.loads(read_text(path))
     kind = validator_for(schema)
     kind.check_schema(schema)
     validator = kind(schema, registry=Registry())

@@ -16,7 +16,8 @@ MISTAKES = {
     "a key of another section": (
         {"added": "warmup_steps: 3"},
         r"line 9: unknown key warmup_steps; "
-        r"did you mean pretrain.warmup_steps or sft.warmup_steps or dpo.warmup_steps\?",
+        r"did you mean pretrain.warmup_steps or sft.warmup_steps or dpo.warmup_steps or "
+        r"rl.warmup_steps\?",
     ),
     "an unknown key inside": (
         {"added": "corpus: {fineweb: {min_scor: 3}}"},
