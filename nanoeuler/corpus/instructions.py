@@ -152,6 +152,52 @@ def write_splits(
         write_json(folder / "manifest.json", manifest)
 
 
+def prepare_file(
+    kind: str,
+    given: tuple[str, Mapping[str, Any], float, Path, Patience | None],
+    check: Callable[[Any], Record],
+    wanted: str,
+    read: set[str],
+    unit: str,
+    facts: Callable[[Sequence[Record]], dict[str, Any]] = lambda records: {},
+) -> dict[str, Any]:
+    """Convert one file of preferences or problems, as `kind` says; return the manifest.
+
+    `given` has name, sources, validation share, output and patience; see the `prepare` of these.
+    `check`, `wanted` and `read` are those of `check_records`, `unit` that of `write_splits`, and
+    `facts` are more entries of the manifest.
+    """
+    name, sources, validation_share, output, patience = given
+    entry = find_entry(name, sources, kind)
+    source = SourceFile.from_entry(entry)
+    require_ours(output)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with local_copy(source, output, patience) as copy:
+        found, bad, copies, not_read = check_records(copy.path, source.url, check, wanted, read)
+        origin = {"url": source.url, "revision": copy.revision, "sha256": copy.sha256}
+    splits = split(found, validation_share, source.url)
+    manifest: dict[str, Any] = {
+        "version": 1,
+        "name": name,
+        **origin,
+        "licence": entry.get("licence"),
+        "validation_share": validation_share,
+        unit: len(found),
+        **facts(found),
+        "bad": dict(bad),
+        "not_read": dict(not_read),
+        "duplicates": copies,
+    }
+    write_splits(output, splits, manifest, unit)
+    counts: dict[str, Any] = {
+        unit: len(found),
+        "validation": len(splits["validation"]),
+        "bad": bad.total(),
+    }
+    log.line(kind, name=name, **counts, duplicates=copies)
+    return manifest
+
+
 def licences(whole: str | None, mixture: Sequence[Mapping[str, Any]]) -> str:
     """Name the licences of a mixture: its own, if it has one, then those of its files."""
     of_files = [member["licence"] or ("" if whole else "unknown") for member in mixture]

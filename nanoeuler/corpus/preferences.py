@@ -20,7 +20,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nanoeuler import log
 from nanoeuler.corpus.dialogue import (
     READ_OF_ALL,
     Turn,
@@ -36,10 +35,8 @@ from nanoeuler.corpus.dialogue import (
     read_message,
     read_prompt,
 )
-from nanoeuler.corpus.download import SourceFile, local_copy
-from nanoeuler.corpus.instructions import check_records, find_entry, split, write_splits
+from nanoeuler.corpus.instructions import prepare_file
 from nanoeuler.corpus.remote_file import Patience
-from nanoeuler.storage.folders import require_ours
 
 Pair = dict[str, Any]
 """instruction, input, chosen, rejected and, for a conversation, `earlier`: the turns before."""
@@ -62,36 +59,13 @@ def prepare(
     `name` is one of `sources` (the section preferences of the sources file) or the path of a file.
     Raises `UserError` when that cannot be read, or when more than half of its pairs are bad.
     """
-    entry = find_entry(name, sources, "preferences")
-    source = SourceFile.from_entry(entry)
-    require_ours(output)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with local_copy(source, output, patience) as copy:
-        pairs, bad, copies, not_read = check_records(copy.path, source.url, read_pair, WANTED, READ)
-        origin = {"url": source.url, "revision": copy.revision, "sha256": copy.sha256}
-    splits = split(pairs, validation_share, source.url)
-    manifest: dict[str, Any] = {
-        "version": 1,
-        "name": name,
-        **origin,
-        "licence": entry.get("licence"),
-        "validation_share": validation_share,
-        "pairs": len(pairs),
-        "chosen_is_longer": sum(len(pair["chosen"]) > len(pair["rejected"]) for pair in pairs),
-        "bad": dict(bad),
-        "not_read": dict(not_read),
-        "duplicates": copies,
-    }
-    write_splits(output, splits, manifest, "pairs")
-    log.line(
-        "preferences",
-        name=name,
-        pairs=len(pairs),
-        validation=len(splits["validation"]),
-        bad=bad.total(),
-        duplicates=copies,
-    )
-    return manifest
+    given = name, sources, validation_share, output, patience
+    return prepare_file("preferences", given, read_pair, WANTED, READ, "pairs", count_longer)
+
+
+def count_longer(pairs: Sequence[Pair]) -> dict[str, Any]:
+    """How often the chosen reply is the longer one, which a model could learn instead."""
+    return {"chosen_is_longer": sum(len(each["chosen"]) > len(each["rejected"]) for each in pairs)}
 
 
 def read_pair(value: Any) -> Pair:

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nanoeuler import log
 from nanoeuler.corpus.dialogue import (
     READ_OF_ALL,
     Unusable,
@@ -21,10 +20,8 @@ from nanoeuler.corpus.dialogue import (
     first_given,
     read_input,
 )
-from nanoeuler.corpus.download import SourceFile, local_copy
-from nanoeuler.corpus.instructions import check_records, find_entry, split, write_splits
+from nanoeuler.corpus.instructions import prepare_file
 from nanoeuler.corpus.remote_file import Patience
-from nanoeuler.storage.folders import require_ours
 
 QUESTION = ("instruction", "question", "problem", "prompt")
 ANSWER = ("answer", "output", "response")
@@ -46,37 +43,8 @@ def prepare(
     `name` is one of `sources` (the section problems of the sources file) or the path of a file.
     Raises `UserError` when that cannot be read, or when more than half of its records are bad.
     """
-    entry = find_entry(name, sources, "problems")
-    source = SourceFile.from_entry(entry)
-    require_ours(output)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with local_copy(source, output, patience) as copy:
-        found, bad, copies, not_read = check_records(
-            copy.path, source.url, read_problem, WANTED, READ
-        )
-        origin = {"url": source.url, "revision": copy.revision, "sha256": copy.sha256}
-    splits = split(found, validation_share, source.url)
-    manifest: dict[str, Any] = {
-        "version": 1,
-        "name": name,
-        **origin,
-        "licence": entry.get("licence"),
-        "validation_share": validation_share,
-        "records": len(found),
-        "bad": dict(bad),
-        "not_read": dict(not_read),
-        "duplicates": copies,
-    }
-    write_splits(output, splits, manifest, "records")
-    log.line(
-        "problems",
-        name=name,
-        problems=len(found),
-        validation=len(splits["validation"]),
-        bad=bad.total(),
-        duplicates=copies,
-    )
-    return manifest
+    given = name, sources, validation_share, output, patience
+    return prepare_file("problems", given, read_problem, WANTED, READ, "records")
 
 
 def read_problem(value: Any) -> dict[str, str]:
