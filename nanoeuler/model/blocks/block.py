@@ -123,7 +123,7 @@ class Block(ABC, Generic[Weights, Activations]):
         """From `stream.dx` behind the block to `stream.dx` in front of it, and `gradients`."""
 
     def recompute(self, ops: Backend, weights: Weights, saved: Activations, norm: Norm) -> None:
-        """Recompute activations that blocks of this kind share; a no-op for other blocks."""
+        """Recompute activations that `recomputable` blocks of this kind share; for these alone."""
         raise NotImplementedError
 
     @abstractmethod
