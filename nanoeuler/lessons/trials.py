@@ -26,7 +26,7 @@ from nanoeuler.backend.records import (
     RmsNorm,
 )
 from nanoeuler.tokenizer import reference as tokenizer_reference
-from nanoeuler.training import streams
+from nanoeuler.training import rollouts, streams
 from nanoeuler.training.optimizer.muon import POLYNOMIALS
 
 N, D, F, V = 5, 6, 7, 9
@@ -69,7 +69,7 @@ def named(names: Sequence[str], arguments: Sequence[Any]) -> dict[str, np.ndarra
 def arrays(name: str, value: Any) -> Iterator[tuple[str, np.ndarray]]:
     """The arrays of an argument or a result, by their names in it."""
     if isinstance(value, np.ndarray):
-        yield name, value
+        yield name, 1 * value if value.dtype == bool else value  # truth values have no differences
     elif isinstance(value, list):
         yield name, np.array(value)
     elif isinstance(value, tuple):
@@ -298,6 +298,19 @@ def accept_drafts() -> list[Call]:
     return [Call("accept_drafts", (chosen, x, rows, normal(3, D)))]
 
 
+def policy_gradient() -> list[Call]:
+    """Groups of four, one of them of equal rewards; replies behind prompts of several lengths."""
+    rewards = np.array([[1.0, 0.0, 0.0, 1.0], [0.5, 0.5, 0.5, 0.5], [2.0, 0.5, -1.0, 0.0]])
+    first, behind = np.array([[1], [2], [0], [3]]), np.array([[4], [6], [5], [4]])
+    learned = (np.arange(7) >= first) & (np.arange(7) < behind)
+    given = learned, np.where(learned, 0.5 * normal(4, 7), 0), np.array([1.0, -0.5, -2.0, 0.25])
+    return [
+        Call("advantages", (rewards,)),
+        Call("advantages", (rewards,), {"by_spread": True}),
+        *(Call("token_weights", given, {"clip": clip}) for clip in (None, 0.2)),
+    ]
+
+
 TRIALS = {
     "merge": Trial(("replace",), merge, tokenizer_reference, owner=None),
     "embedding": Trial(("embedding", "embedding_backward"), embedding),
@@ -316,5 +329,8 @@ TRIALS = {
     "accept_drafts": Trial(("accept_drafts",), accept_drafts, reference_drafts, owner=None),
     "loss_weights": Trial(("loss_weights",), loss_weights, streams, owner=None),
     "preference": Trial(("preference",), preference),
+    "policy_gradient": Trial(
+        ("advantages", "token_weights"), policy_gradient, rollouts, owner=None
+    ),
 }
 """By the name of the op."""

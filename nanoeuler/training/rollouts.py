@@ -194,20 +194,21 @@ def advantages(rewards_PG: np.ndarray, *, by_spread: bool = False) -> np.ndarray
     return above_PG
 
 
-def importance(
-    log_ratio_RT: np.ndarray, advantages_R: np.ndarray, clip: float | None
+def token_weights(
+    learned_RT: np.ndarray, log_ratio_RT: np.ndarray, advantages_R: np.ndarray, clip: float | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Ratios r = π / π_sampled of tokens, 0 where clipped, and whether they are, (R, T) each.
+    """Weights r A of the sampled tokens in Σ w ∇ log π, and which of them are clipped, (R, T) each.
 
-    r · A is the derivative of min(r · A, clip(r, 1 − ε, 1 + ε) · A) with respect to log π, which
-    is 0 beyond the bound in the direction of A (Schulman et al. 2017, equation 7).
+    Tokens that are not `learned` weigh 0. The ratio r = π / π_sampled, whose logarithm is given, is
+    1 where the model is the one that has sampled. With `clip` = ε, the weight is the derivative of
+    min(r A, clip(r, 1 − ε, 1 + ε) A) with respect to log π: 0 where r has passed the bound in the
+    direction of A, and r A elsewhere (Schulman et al. 2017, equation 7).
     """
-    ratio_RT = np.exp(log_ratio_RT)
-    if clip is None:
-        return ratio_RT, np.zeros(ratio_RT.shape, bool)
-    A_R1 = advantages_R[:, None]
-    clipped_RT = ((A_R1 > 0) & (ratio_RT > 1 + clip)) | ((A_R1 < 0) & (ratio_RT < 1 - clip))
-    return np.where(clipped_RT, 0.0, ratio_RT), clipped_RT
+    ratio_RT, A_R1 = np.exp(log_ratio_RT), advantages_R[:, None]
+    clipped_RT = np.zeros(ratio_RT.shape, bool)
+    if clip is not None:
+        clipped_RT = ((A_R1 > 0) & (ratio_RT > 1 + clip)) | ((A_R1 < 0) & (ratio_RT < 1 - clip))
+    return learned_RT * np.where(clipped_RT, 0.0, ratio_RT) * A_R1, clipped_RT
 
 
 class PolicyGradient(KnownWeights):
@@ -386,10 +387,10 @@ class RolloutStream:
         advantages_R, share_R = advantages_PG.reshape(-1)[kept], share_R[kept]
         now_RT = self.logprobs(model, rows)
         log_ratio_RT = np.where(learned_RT, now_RT - sampled_RT[kept], 0.0)
-        ratio_RT, clipped_RT = importance(log_ratio_RT, advantages_R, settings.clip)
-        weights_RT = learned_RT * ratio_RT * (advantages_R * share_R)[:, None]
+        given = learned_RT, log_ratio_RT, advantages_R, settings.clip
+        weights_RT, clipped_RT = token_weights(*given)
         rows.weights = np.zeros(rows.targets.shape, model.backend.dtype)
-        rows.weights[..., 0] = weights_RT
+        rows.weights[..., 0] = weights_RT * share_R[:, None]
         notes["ratio"] = float(np.exp(np.abs(log_ratio_RT).max()))
         notes["clipped"] = float(clipped_RT.sum() / learned_RT.sum())
         rows.notes = notes

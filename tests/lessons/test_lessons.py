@@ -152,5 +152,5 @@ def test_a_lesson_has_its_parts_and_an_op_to_write(lesson):
     assert f"]({lesson.name})" in (FOLDER / "README.md").read_text("utf-8")
 
 
-def test_there_are_ten():
-    assert [lesson.name[:2] for lesson in LESSONS] == [f"{number:02}" for number in range(1, 11)]
+def test_there_are_eleven():
+    assert [lesson.name[:2] for lesson in LESSONS] == [f"{number:02}" for number in range(1, 12)]

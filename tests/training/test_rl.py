@@ -270,8 +270,12 @@ def test_a_mask_that_is_off_by_one_is_caught(monkeypatch, shift):
 
 
 def test_log_probabilities_of_sampling_that_are_those_of_now_are_caught(monkeypatch):
-    right = rollouts.importance
-    monkeypatch.setattr(rollouts, "importance", lambda ratios, A, clip: right(0 * ratios, A, clip))
+    right = rollouts.token_weights
+    monkeypatch.setattr(
+        rollouts,
+        "token_weights",
+        lambda learned, ratios, *given: right(learned, 0 * ratios, *given),
+    )
     expected = derivative(lambda logprobs_RT: surrogate(logprobs_RT, 1e9))
     assert abs(expected_gradient(OLD_LOGPROBS) - expected) > 1e-3
 
