@@ -31,6 +31,11 @@ LOCKS = "locks/*.lock"
 """Lock files in that folder."""
 DEFAULT_RATE = 100, 1
 """Most jobs that it starts in so many seconds, unless `--max-jobs-per-timespan` says otherwise."""
+RUN_HEX = (
+    "import os,sys;shell,c,command,*more=sys.argv[1:];"
+    "os.execv(shell,[shell,c,bytes.fromhex(command).decode(),shell,*more])"
+)
+"""Python that becomes the shell of its arguments: `/bin/sh -c <a command in hex> <its own>…`."""
 
 
 class Rule(Protocol):
@@ -166,10 +171,12 @@ def adapt_slurm_executor() -> None:
     """Submit to the user's default account without a guess, don't retry a cancelled job, and pass
     commands so that no name in them is run.
 
-    They are put between the double quotes of `--wrap`, where the login node's shell would run
-    `$(…)` in the path of a configuration. The guess asks `sacct` in a way that it always refuses,
-    and warns of that in every log. Without an answer to `CANCELLED by 1000`, as `sacct` says it,
-    the executor would wait for ever. Without the executor there is nothing to do.
+    A job's command is put between the double quotes of `--wrap`, where the login node's shell would
+    run `$(…)` in the path of a configuration; that of an array, whose double quotes are not
+    escaped, ends at one. So a command with such characters is passed in hex. The guess asks `sacct`
+    in a way that it always refuses, and warns of that in every log. Without an answer to `CANCELLED
+    by 1000`, as `sacct` says it, the executor would wait for ever. Without the executor there is
+    nothing to do.
     """
     plugin: Any = sys.modules.get("snakemake_executor_plugin_slurm")
     if plugin is None:
@@ -192,15 +199,23 @@ def adapt_slurm_executor() -> None:
         return states and {job: state.split()[0] for job, state in states.items()}, seconds
 
     plugin.query_job_status = query_job_status
-    command_of = executor.format_job_exec
+    command_of, run_array = executor.format_job_exec, executor.run_array_jobs
 
     def format_job_exec(self: Any, job: Any) -> str:
         command = command_of(self, job)
-        if self.workflow.executor_settings.pass_command_as_script:
+        if not re.search(r'[\\$`"]', command):
             return command
-        return re.sub(r"[\\$`]", r"\\\g<0>", command)  # it escapes double quotes itself
+        coded = (command + ' "$@"').encode().hex()
+        return f"{shlex.quote(self.get_python_executable())} -c '{RUN_HEX}' /bin/sh -c {coded}"
+
+    def run_array_jobs(self: Any, jobs: list[Any]) -> None:
+        if not self.workflow.executor_settings.pass_command_as_script:
+            return run_array(self, jobs)
+        for job in jobs:  # an array's script is broken: each task is the first, and then fails
+            self.run_job(job)
 
     executor.format_job_exec = format_job_exec
+    executor.run_array_jobs = run_array_jobs
     executor.get_account_arg = get_account_arg
     executor.report_job_error = report_job_error
 
