@@ -1,7 +1,8 @@
 """Log for people: `tag key=value` lines, and a progress line with rate and time left.
 
-Lines go to standard error and, with `--log`, to a file in append mode, so that a retry keeps the
-lines of the attempt before it. Machines read `metrics.jsonl` and manifests, never these lines.
+Lines go to standard error and, with `--log`, to a file in append mode, so that a retry, or a stage
+that is refused while another process is at work, keeps the lines that are there. Machines read
+`metrics.jsonl` and manifests, never these lines.
 """
 
 import contextlib
@@ -29,6 +30,8 @@ UNPRINTABLE = re.compile(
 WholeRun = Callable[[str, float, float], float | None]
 """Seconds until the whole run ends, from the tag, the rate and the seconds left of its work now;
 None where that is unknown, or nothing follows."""
+ATTEMPT = "attempt process="
+"""How the first line of a process begins in a file that has lines of earlier ones."""
 ERASE = "\r\x1b[K"
 """Returns a terminal to the start of its line and erases it."""
 
@@ -98,7 +101,11 @@ def start(path: str | Path | None = None, whole_run: WholeRun | None = None) -> 
     if path is not None:
         try:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
-            add(LogFile(path, mode="a", encoding="utf-8"))
+            file = LogFile(path, mode="a", encoding="utf-8")
+            add(file)
+            if Path(path).stat().st_size:
+                began = time.strftime("%Y-%m-%d %H:%M:%S")
+                file.emit(logging.makeLogRecord({"msg": f"{ATTEMPT}{os.getpid()}  began {began}"}))
         except OSError as error:
             raise UserError(
                 f"--log {path}: cannot be written ({error.strerror}); "

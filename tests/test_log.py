@@ -52,6 +52,15 @@ def test_no_escape_sequence_reaches_the_log(tmp_path: Path, capsys):
     assert (tmp_path / "stage.log").read_text(encoding="utf-8") == expected
 
 
+def test_an_attempt_leaves_the_lines_of_the_one_before(tmp_path: Path):
+    for message in ("first", "second"):
+        log.start(tmp_path / "stage.log")
+        log.line("stage", message)
+    before, attempt, now = (tmp_path / "stage.log").read_text(encoding="utf-8").splitlines()
+    assert (before, now) == ("stage  first", "stage  second")
+    assert attempt.startswith(f"{log.ATTEMPT}{os.getpid()}  began 20")
+
+
 def test_on_a_terminal_a_line_takes_the_place_of_the_progress_line():
     """A real program at a terminal of 60 columns, which a progress line must not outgrow."""
     program = """

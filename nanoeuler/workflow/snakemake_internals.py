@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
+from nanoeuler.log import ATTEMPT
 from nanoeuler.storage.files import MOST_JSON
 
 TRIED = {"snakemake": ("9.27.1",), "snakemake-executor-plugin-slurm": ("2.8.0",)}
@@ -128,6 +129,33 @@ def filter_messages(messages: logging.Filter) -> None:
     from snakemake.logging import logger
 
     logger.addFilter(messages)
+
+
+def keep_logs() -> None:
+    """Let jobs append to the logs of earlier attempts, and show a failed job's last attempt alone.
+
+    Snakemake deletes a job's logs before it starts, even those of a running trainer, which then
+    refuses the job.
+    """
+    from snakemake import logging
+    from snakemake.jobs import Job
+
+    remove, show = Job.remove_existing_output, logging.show_logs
+
+    async def remove_existing_output(self: Any) -> None:
+        logs, self._log = self.log, []
+        try:
+            await remove(self)
+        finally:
+            self._log = logs
+
+    def show_logs(files: Iterable[str]) -> Iterator[str]:
+        for file in files:
+            lines = list(show([file]))
+            attempts = (i for i, line in enumerate(lines) if line.startswith(ATTEMPT))
+            yield from lines[:2] + lines[max(attempts, default=2) :]
+
+    Job.remove_existing_output, logging.show_logs = remove_existing_output, show_logs
 
 
 def is_incomplete(path: str, folder: Path = FOLDER) -> bool:

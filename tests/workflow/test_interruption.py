@@ -12,6 +12,7 @@ import sys
 import pytest
 from stub_checkout import CI, Checkout
 
+from nanoeuler.log import ATTEMPT
 from nanoeuler.model.files import CONFIG, TOKENIZER, load_model
 from nanoeuler.model.files import WEIGHTS as MODEL_WEIGHTS
 from nanoeuler.storage.files import sha256_file
@@ -127,6 +128,7 @@ def test_kill_9_of_snakemake_ends_its_trainer_when_that_has_saved(checkout, unin
     interrupted = Interrupted(checkout)
     trainer = trainer_of(checkout)
     os.kill(trainer, signal.SIGSTOP)  # so that it does not finish while we look at it
+    logged = said_by_trainer(checkout)
     interrupted.process.kill()
     interrupted.process.wait()
     refused = checkout.snakemake(*COMMAND)
@@ -137,10 +139,35 @@ def test_kill_9_of_snakemake_ends_its_trainer_when_that_has_saved(checkout, unin
     os.kill(trainer, signal.SIGCONT)
     wait_until(lambda: process_start(trainer) is None)
     assert not (checkout.path / WEIGHTS).exists()
-    said = (checkout.path / "said.txt").read_text()  # the refused one has begun its log anew
+    said = said_by_trainer(checkout)
+    assert said.startswith(logged)
     assert "saving after this step" in said
     assert "going on from step" in checkout.run(*COMMAND)
     assert sha256_file(checkout.path / WEIGHTS) == uninterrupted
+    assert said_by_trainer(checkout).startswith(said)
+
+
+def test_a_trainer_keeps_its_log_while_another_is_refused(checkout, uninterrupted):
+    interrupted = Interrupted(checkout)
+    trainer = trainer_of(checkout)
+    os.kill(trainer, signal.SIGSTOP)
+    refused = checkout.snakemake("--nolock", *COMMAND)
+    os.kill(trainer, signal.SIGCONT)
+    assert refused.returncode != 0
+    assert interrupted.process.wait(timeout=CEILING) == 0
+    assert sha256_file(checkout.path / WEIGHTS) == uninterrupted
+    log = "results/ci/pretrain/train.log"
+    shown = (refused.stdout + refused.stderr).partition(f"Logfile {log}:\n")[2].splitlines()
+    refusal = shown[1 : shown.index(shown[0], 1)]  # between two rulers
+    assert refusal[0].startswith(ATTEMPT)
+    assert "another trainer is at work there since" in refusal[-1]
+    first, second = said_by_trainer(checkout).split("\n".join(refusal) + "\n")
+    assert first
+    assert second
+    logged = (first + second).splitlines()
+    printed = (checkout.path / "said.txt").read_text().splitlines()
+    begins = printed.index(logged[0])
+    assert printed[begins : begins + len(logged)] == logged
 
 
 def test_kill_9_of_nanoeuler_run_ends_all_that_it_started(checkout, uninterrupted):
