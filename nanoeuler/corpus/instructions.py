@@ -4,9 +4,10 @@
         --output data/instructions/alpaca
 
 A record has a task (`instruction`), sometimes its data (`input`), and a good reply (`output`), as
-in Stanford's Alpaca; Dolly calls the last two `context` and `response`. A conversation, a list
-`messages` or `conversations`, becomes a record of its last turn, with the turns before as
-`earlier`. Records that cannot be learned from are left out and counted.
+in Stanford's Alpaca; Dolly calls the last two `context` and `response`, and GSM8K has a `question`
+and an `answer`. A conversation, a list `messages` or `conversations`, becomes a record of its last
+turn, with the turns before as `earlier`. Records that cannot be learned from are left out and
+counted.
 
 The prompts with the lowest hashes are held out, whatever else is in the file, and all records of
 one prompt are on one side.
@@ -30,6 +31,7 @@ from nanoeuler.corpus.dialogue import (
     check_text,
     fields_not_read,
     first_given,
+    is_given,
     messages_before,
     read_conversation,
     read_input,
@@ -43,8 +45,11 @@ from nanoeuler.storage.files import canonical_json, sha256_text, write_json
 from nanoeuler.storage.folders import atomic_folder, require_ours
 from nanoeuler.storage.record_folder import prompt_key
 
-READ = {*READ_OF_ALL, "output", "response"}
-WANTED = "the texts instruction, output and, if there is one, input, or with a list messages"
+READ = {*READ_OF_ALL, "question", "output", "response"}
+WANTED = (
+    "the texts instruction (or question), output (or answer) and, if there is one, input, or with "
+    "a list messages"
+)
 Record = dict[str, Any]
 """instruction, input, output and, for a conversation, `earlier`: the turns before the last."""
 
@@ -234,6 +239,8 @@ def check_records(
             record = check(value)
             records.setdefault(canonical_json(record), record)
             for name in fields_not_read(value, read):
+                if value.get(name) in record.values():
+                    continue  # its text is that of another field, or the answer to a question
                 known = name in not_read or len(not_read) < MOST_NAMES
                 not_read[name if known else "others"] += 1
         except Unusable as problem:
@@ -271,10 +278,14 @@ def check_record(value: Any) -> Record:
     check_fields(value)
     conversation = first_given(value, "messages", "conversations")
     if conversation is None or (conversation == [] and "instruction" in value):
-        instruction = check_text(value.get("instruction"), "instruction")
+        instruction = check_text(first_given(value, "instruction", "question"), "instruction")
+        # beside an instruction and its output, an `answer` is the short form of these
+        replies = ["output", "response"]
+        if not is_given(value.get("instruction")):
+            replies.append("answer")
         asked = {"role": "user", "content": instruction}
         earlier, instruction = read_prompt([*messages_before(value), asked], "history")
-        output = check_reply(first_given(value, "output", "response"), "output")
+        output = check_reply(first_given(value, *replies), "output")
         record: Record = {"instruction": instruction, "input": read_input(value), "output": output}
     else:
         if isinstance(conversation, list):

@@ -10,6 +10,7 @@ from record_samples import Prepared, encoded, prepared, read_lines
 
 from nanoeuler.cli import main
 from nanoeuler.corpus.instructions import prepare
+from nanoeuler.corpus.problems import prepare as prepare_problems
 from nanoeuler.corpus.tasks import prepare_questions
 from nanoeuler.errors import UserError
 from tests.servers import BLOCK_PAGE, Fault
@@ -162,7 +163,7 @@ def test_bad_records_are_left_out_counted_and_told(tmp_path, capsys):
         (
             [{"text": "x"}] * 3,
             r"3 of 3 records are bad \(record 1: instruction is missing; .*\); "
-            r"give records with the texts instruction, output",
+            r"give records with the texts instruction \(or question\), output",
         ),
         (RECORDS[:4] + [{}] * 5, "5 of 9 records are bad"),
         (b"[]", "holds no records"),
@@ -310,6 +311,38 @@ def test_conversations_become_their_last_turn_with_the_earlier_ones(tmp_path):
         "messages is empty": 1,
         "messages is not a list": 1,
     }
+
+
+def test_a_question_and_its_answer_are_an_instruction_with_its_calls_and_final_number(tmp_path):
+    """As GSM8K has them. An `answer` beside an instruction's output is another thing."""
+    answer = "She has 3*4 = <<3*4=12>>12 eggs.\nShe sells <<12-2=10>>10.\n#### 10"
+    asked = {"question": "How many eggs does Ada sell?", "answer": answer}
+    both = {"instruction": "Add 1 and 2.", "output": "It is 3.", "answer": "3"}
+    differing = {"instruction": "Answer.", "question": "1 + 2?", "output": "3"}
+    manifest, train, validation = make(tmp_path, [asked, both, differing, *RECORDS[:5]], 0.2)
+    records = train + validation
+    assert {"instruction": asked["question"], "input": "", "output": answer} in records
+    assert {"instruction": "Add 1 and 2.", "input": "", "output": "It is 3."} in records
+    assert manifest["not_read"] == {"answer": 1}
+    assert manifest["bad"] == {"instruction and question differ": 1}
+
+
+def test_instructions_and_problems_of_a_file_hold_out_the_same_questions(tmp_path):
+    """So that `rl` learns from no problem that `sft` is measured on, and the reverse."""
+    sums = [
+        {"question": f"What is {n} + 1?", "answer": f"<<{n}+1={n + 1}>>{n + 1}\n#### {n + 1}"}
+        for n in range(100)
+    ]
+    write(tmp_path / "sums.jsonl", sums)
+    _, _, instructions = prepared(prepare, tmp_path / "sums.jsonl", 0.1)
+    _, _, problems = prepared(prepare_problems, tmp_path / "sums.jsonl", 0.1)
+    assert [each["instruction"] for each in instructions] == [
+        each["instruction"] for each in problems
+    ]
+    assert [each["output"].rpartition(" ")[2] for each in instructions] == [
+        each["answer"] for each in problems
+    ]
+    assert len(problems) == 10
 
 
 def test_a_mixture_takes_each_file_by_its_weight_and_holds_out_every_prompt_once(tmp_path):

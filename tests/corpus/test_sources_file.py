@@ -1,6 +1,8 @@
 """The sources file of real runs: whole, pinned, and without a book that may not be used."""
 
 import csv
+import gzip
+import hashlib
 import re
 from pathlib import Path
 
@@ -21,6 +23,11 @@ def sources() -> dict:
     return check(content, Sources, places, str(SOURCES))
 
 
+def files(section: dict) -> list[dict]:
+    """The files that a section names, also in mixtures."""
+    return [file for entry in section.values() for file in entry.get("mixture", [entry])]
+
+
 def test_it_lists_classics_once_with_title_and_author(sources):
     books = sources["gutenberg"]["books"]
     assert len(books) >= 95
@@ -33,8 +40,8 @@ def test_every_section_names_its_licence(sources):
     assert sources["fineweb"]["licence"]
     assert all(
         entry["licence"]
-        for section in ("instructions", "preferences", "tasks")
-        for entry in sources[section].values()
+        for section in ("instructions", "preferences", "problems", "tasks")
+        for entry in files(sources[section])
     )
 
 
@@ -46,7 +53,22 @@ def test_web_and_instructions_are_pinned(sources):
     assert len({shard["sha256"] for shard in web["shards"]}) == 14
     for shard in web["shards"]:
         assert f"/resolve/{web['revision']}/sample/10BT/" in resolve(shard["url"], web["revision"])
-    assert all(entry["sha256"] for entry in sources["instructions"].values())
+    assert all(entry["sha256"] for entry in files(sources["instructions"] | sources["problems"]))
+
+
+def test_sums_in_words_are_instructions_and_problems_and_part_of_a_mixture(sources):
+    alone, mixed = (sources["instructions"][name] for name in ("gsm8k", "alpaca_gsm8k"))
+    fields = ("url", "bytes", "sha256", "licence")
+    for entry in (sources["problems"]["gsm8k"], mixed["mixture"][1]):
+        assert [entry[field] for field in fields] == [alone[field] for field in fields]
+    assert mixed["mixture"][0]["url"] == sources["instructions"]["alpaca"]["url"]
+    assert re.search(r"/openai/grade-school-math/[0-9a-f]{40}/", alone["url"])
+
+
+def test_the_sums_are_those_of_the_real_data(sources, real_data):
+    content = gzip.decompress((real_data / "eval" / "gsm8k_train.jsonl.gz").read_bytes())
+    entry = sources["problems"]["gsm8k"]
+    assert (len(content), hashlib.sha256(content).hexdigest()) == (entry["bytes"], entry["sha256"])
 
 
 def test_preferences_are_pinned_by_a_revision_but_for_one_whose_is_not_known(sources):

@@ -179,7 +179,7 @@ class Instructions(TuningData):
     entries = dict[str, InstructionsEntry]
     meaning = "instruction data sets by name; each has a url, or is a mixture of several"
     stage = "sft"
-    shapes = "Alpaca's or Dolly's shape, or messages"
+    shapes = "Alpaca's, Dolly's or GSM8K's shape, or messages"
 
 
 class Preferences(TuningData):
