@@ -1,15 +1,20 @@
 """Problems with checkable answers: what is read, and what is left out."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from nanoeuler.config import load
+from nanoeuler.config.stages import stages_of
 from nanoeuler.corpus.dialogue import Unusable
 from nanoeuler.corpus.problems import prepare, read_problem
+from nanoeuler.corpus.sources.data_sets import DECLARED
 from nanoeuler.errors import UserError
 from nanoeuler.storage.record_folder import RecordFolder, read_json_lines
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(
@@ -56,13 +61,25 @@ def test_they_are_split_by_their_prompts(tmp_path):
     assert not asked["train"] & asked["validation"]
 
 
+def test_the_sums_that_base_has_as_an_option_are_taken_by_both_stages(tmp_path):
+    text = (ROOT / "config/base.yaml").read_text()
+    chosen = re.sub(r"^( *)# (?=instructions: |rl:|  \w+: )", r"\1", text, flags=re.MULTILINE)
+    assert text.count("\n") == chosen.count("\n")
+    (tmp_path / "run.yaml").write_text(chosen.replace("config/sources", f"{ROOT}/config/sources"))
+    config = load(tmp_path / "run.yaml")
+    assert [stage.name for stage in stages_of(config)] == ["pretrain", "sft", "dpo", "rl"]
+    learned = [data.entry(config, config[data.stage][data.name]) for data in DECLARED[:3:2]]
+    addresses = [{file["url"] for file in entry.get("mixture", [entry])} for entry in learned]
+    assert addresses[1] < addresses[0]
+    assert config["rl"]["batch_tokens"] == 16 * config["rl"]["group"] * config["model"]["context"]
+
+
 def test_the_held_out_questions_are_no_problems_to_learn_from(tmp_path):
-    root = Path(__file__).resolve().parents[2]
-    sources = (root / "config/sample.yaml").read_text()
+    sources = (ROOT / "config/sample.yaml").read_text()
     (tmp_path / "sources.yaml").write_text(
         sources.replace("sample/instructions.json", "sample/questions.jsonl")
     )
-    config = (root / "config/config.yaml").read_text()
+    config = (ROOT / "config/config.yaml").read_text()
     config = config.replace("config/sample.yaml", str(tmp_path / "sources.yaml"))
     (tmp_path / "run.yaml").write_text(f"{config}\nrl: {{problems: world}}\n")
     with pytest.raises(UserError, match=r"rl\.problems is the file of evaluate\.questions"):
