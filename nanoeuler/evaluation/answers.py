@@ -15,6 +15,7 @@ from typing import Any
 from nanoeuler.errors import UserError
 from nanoeuler.inference.generate import Writer
 from nanoeuler.inference.sampling import Sampling
+from nanoeuler.model.calls import without_calls
 from nanoeuler.model.likelihood import Share, in_order
 from nanoeuler.model.template import TEMPLATES
 from nanoeuler.storage.record_folder import RecordFolder, read_json_lines
@@ -75,7 +76,7 @@ def write_replies(
     prompts = [writer.frame(text) for text in texts]
     continuations = writer.batch(prompts, sampling, max_tokens, ROWS, spacing, share)
     return [
-        Reply(writer.tokenizer.decode(each.ids, continues=True), len(each.ids), each.ended)
+        Reply(writer.tokenizer.decode_reply(each.ids), len(each.ids), each.ended)
         for each in continuations
     ]
 
@@ -110,7 +111,7 @@ def read_training_answers(manifest: Path) -> list[str]:
     say regardless of the question."""
     train = RecordFolder(manifest, "instructions").file("train")
     entries = read_records(train, required=("output",))
-    return [entry["output"] for entry in entries]
+    return [without_calls(entry["output"]) for entry in entries]
 
 
 def read_records(

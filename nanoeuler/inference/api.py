@@ -85,7 +85,9 @@ class LanguageModel:
         """
         self.info = saved.info
         self.transformer = Transformer(saved.config, backend.from_host(saved.parameters), backend)
-        self.writer = Writer(self.transformer, tokenizer, speculates=speculation)
+        self.writer = Writer(
+            self.transformer, tokenizer, speculates=speculation, calculator=saved.calculator
+        )
 
     @property
     def facts(self) -> str:
@@ -286,5 +288,10 @@ def load_on(backend: "Backend", folder: str | Path, *, speculation: bool = True)
         raise UserError(
             f"{saved.tokenizer_path}: has {tokenizer.vocab_size} tokens where the model has "
             f"{saved.config.vocab_size}; it is the tokenizer of another run"
+        )
+    if saved.calculator and tokenizer.call_ids is None:
+        raise UserError(
+            f"{saved.tokenizer_path}: has no tokens for calls of the calculator, which the model "
+            "has learned; it is the tokenizer of another run"
         )
     return LanguageModel(saved, tokenizer, backend, speculation=speculation)

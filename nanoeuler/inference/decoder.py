@@ -28,6 +28,7 @@ from nanoeuler.inference.speculation import (
 )
 from nanoeuler.model.appending import append, extend
 from nanoeuler.model.cache import Cache
+from nanoeuler.model.calls import Calls
 from nanoeuler.model.config import round_up
 from nanoeuler.model.sampler import AHEAD, DeviceLoop, DraftingSampler, Sampler
 from nanoeuler.model.transformer import Transformer
@@ -48,8 +49,10 @@ class Row:
     """Are the logits wanted that its tokens were sampled from?"""
     form: Form | None = None
     """What its tokens must be, if anything. It takes no drafts, and the host samples."""
+    calls: Calls | None = None
+    """Those of the calculator, where the model has learned to call it."""
     ids: list[int] = field(default_factory=list)
-    """The tokens sampled so far, of which the last one is not read yet."""
+    """The tokens so far, of which the last one is not read yet."""
     dropped: int = 0
     """Tokens, oldest first, that left the context because it was full."""
     drafts: Drafts = NO_DRAFTS
@@ -60,6 +63,14 @@ class Row:
     def position(self) -> int:
         """Position of the next token, from which the sampler draws."""
         return self.first_position + len(self.prompt) + len(self.ids)
+
+    def take(self, sampled: list[int]) -> None:
+        """Append tokens that were sampled, as far as they stand: a result of the calculator takes
+        the place of what was sampled there."""
+        if self.calls:
+            self.calls.correct(sampled)
+            del sampled[self.calls.follow(sampled) :]
+        self.ids += sampled
 
     @property
     def visible(self) -> int:
@@ -193,7 +204,7 @@ class Decoder(Generic[AnyRow]):
     def sample_first(self, logits_1V: np.ndarray, replies: Sequence[Row]) -> None:
         for row in replies:
             allowed = self.allowed([row])
-            row.ids += sample(logits_1V, row.sampling, [row.position], allowed).tolist()
+            row.take(sample(logits_1V, row.sampling, [row.position], allowed).tolist())
 
     def allowed(self, rows: Sequence[Row]) -> np.ndarray:
         """The tokens that may be sampled next: (V,), or where rows have forms for each, (B, V)."""
@@ -239,21 +250,27 @@ class Decoder(Generic[AnyRow]):
         sampled = sample(logits, samplings, positions, self.allowed(rows)).reshape(B, T).tolist()
         if speculation is None:
             for row, ids in zip(rows, sampled, strict=True):
-                row.ids += ids
+                row.take(ids)
                 row.drafts = NO_DRAFTS
             return rows, logits
         last, passes = [], []
         for number, (row, ids) in enumerate(zip(rows, sampled, strict=True)):
+            if row.calls:
+                row.calls.correct(ids)
             right = 0
             while right < M and ids[right] == tokens[number, 1 + right]:
                 right += 1
-            cache.lengths[number] -= M - right
             del ids[right + 1 :]
+            row.take(ids)
+            right = len(ids) - 1
+            cache.lengths[number] -= M - right
             last.append(number * T + right)
-            drafted = min(M, len(drafts[number].ids))
+            drafted = 0 if drafts[number].given else min(M, len(drafts[number].ids))
             passes.append(Taken(ids, drafted, drafted > 0 and drafts[number].repeats))
-            row.ids += ids
-            row.drafts = Drafts.of_text(row.repeats, speculation.from_text)
+            if row.calls and row.calls.given:
+                row.drafts = Drafts(row.calls.given[: speculation.most], given=True)
+            else:
+                row.drafts = Drafts.of_text(row.repeats, speculation.from_text)
         if speculation.heads > 0 and not all(row.drafts.ids for row in rows):
             last_BD = model.backend.gather(norm.out_ND, np.array(last))
             further = model.backend.to_host(model.further_logits(last_BD, speculation.heads))

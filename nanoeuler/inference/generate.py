@@ -11,6 +11,7 @@ from nanoeuler.inference.decoder import Row, decoder_kind
 from nanoeuler.inference.forms import Form
 from nanoeuler.inference.sampling import Sampling
 from nanoeuler.inference.speculation import Speculation
+from nanoeuler.model.calls import Calculator, Calls
 from nanoeuler.model.likelihood import Share, in_order
 from nanoeuler.model.transformer import Batch, Transformer
 from nanoeuler.tokenizer import StreamDecoder, Tokenizer
@@ -45,16 +46,20 @@ class Decoding:
         *,
         scored: bool = False,
         form: Form | None = None,
+        calculator: Calculator | None = None,
     ):
         """`first_position`, one or one per prompt, is the position of a prompt's first token for
         the sampler: 0, or more in a conversation. `speculation`: the model drafts tokens, which
         changes the time and not the tokens. `scored`: continuations have log-probabilities. `form`:
-        that of each."""
+        that of each, whose tokens call no calculator."""
         self.max_tokens, self.end_id, self.speculation = max_tokens, end_id, speculation
         self.scored = scored
         firsts = (first_position + np.zeros(len(prompts), np.int64)).tolist()
         rows = [
-            Row(list(prompt), sampling, first, scored, form and form.begin())
+            Row(
+                *(list(prompt), sampling, first, scored, form and form.begin()),
+                calls=Calls(calculator, prompt) if calculator and not form else None,
+            )
             for prompt, first in zip(prompts, firsts, strict=True)
         ]
         # passes over drafts may go on behind the last token; without drafts the cache is as long,
@@ -169,15 +174,25 @@ class Writer:
     """A transformer with its tokenizer, ready to continue token ids.
 
     It never samples a reserved special token other than `</s>`, nor an id that the tokenizer lacks.
+    Where the model has learned to call the calculator, it samples those of a call, too.
     """
 
-    def __init__(self, model: Transformer, tokenizer: Tokenizer, *, speculates: bool = False):
-        """`speculates`: a stream is decoded with drafts."""
+    def __init__(
+        self,
+        model: Transformer,
+        tokenizer: Tokenizer,
+        *,
+        speculates: bool = False,
+        calculator: bool = False,
+    ):
+        """`speculates`: a stream is decoded with drafts. `calculator`: the model calls it."""
         self.speculates = speculates
+        self.calculator = Calculator(tokenizer) if calculator else None
         self.model = model
         self.tokenizer = tokenizer
         ids = np.arange(model.config.vocab_size)
-        reserved = [id for id in tokenizer.special_ids.values() if id != tokenizer.end_id]
+        kept = {tokenizer.end_id, *((calculator and tokenizer.call_ids) or ())}
+        reserved = [id for id in tokenizer.special_ids.values() if id not in kept]
         self.allowed_V = (ids < tokenizer.vocab_size) & ~np.isin(ids, reserved)
 
     def frame(self, text: str | bytes) -> list[int]:
@@ -263,4 +278,5 @@ class Writer:
             speculation,
             scored=scored,
             form=form,
+            calculator=self.calculator,
         )

@@ -71,6 +71,8 @@ class Drafts(NamedTuple):
     ids: list[int]
     repeats: bool = False
     """Are they from the text?"""
+    given: bool = False
+    """Are they no guesses, but a result of the calculator?"""
 
     @classmethod
     def of_text(cls, text: Repeats, count: int) -> "Drafts":

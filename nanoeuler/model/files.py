@@ -47,6 +47,7 @@ class SavedModel:
     stage: str  # pretrain, sft, …
     template: str | None  # the prompt template that it was tuned on; None for a base model
     info: dict[str, Any] = field(default_factory=dict)  # provenance, licences, training summary
+    calculator: bool = False  # has it learned to call the calculator?
 
 
 def previous(folder: Path) -> Path:
@@ -91,6 +92,7 @@ def save_model(folder: str | Path, model: SavedModel, dtype: str = "f32") -> Non
             "model": model.config.to_dict(),
             "stage": model.stage,
             "template": model.template,
+            **({"calculator": True} if model.calculator else {}),
             "info": model.info,
             "sha256": hashes,
         }
@@ -113,6 +115,7 @@ def load_model(folder: str | Path) -> SavedModel:
         description.get("stage", "unknown"),
         description.get("template"),
         description.get("info", {}),
+        description.get("calculator", False),
     )
 
 
@@ -191,6 +194,8 @@ def check_description(path: Path, description: Mapping[str, Any]) -> None:
         raise UserError(f"{path}: template is {brief(template)}; write one of {known}, or null")
     if not isinstance(stage, str) or not isinstance(description.get("info", {}), dict):
         raise UserError(f"{path}: stage must be a text and info an object; correct it")
+    if not isinstance(description.get("calculator", False), bool):
+        raise UserError(f"{path}: calculator must be true or false; correct it")
 
 
 def transformers_keys(config: ModelConfig, end_id: int, dtype: str = "float32") -> dict[str, Any]:

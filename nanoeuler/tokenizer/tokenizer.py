@@ -16,7 +16,7 @@ import numpy as np
 from nanoeuler.errors import UserError
 from nanoeuler.storage.files import canonical_json, sha256_text
 from nanoeuler.tokenizer import tokenizer_json
-from nanoeuler.tokenizer.vocabulary import Vocabulary
+from nanoeuler.tokenizer.vocabulary import CALL, CALL_END, Vocabulary
 
 if TYPE_CHECKING:
     from nanoeuler.tokenizer.encoder import Encoder
@@ -36,6 +36,10 @@ class Tokenizer:
         self.end_id = vocabulary.end_id
         self.adds_space = vocabulary.adds_space
         self._special = frozenset(vocabulary.specials.values())
+        self.call_ids: tuple[int, int] | None = None
+        """The tokens around an expression for the calculator, where there are any."""
+        if CALL in vocabulary.specials and CALL_END in vocabulary.specials:
+            self.call_ids = vocabulary.specials[CALL], vocabulary.specials[CALL_END]
 
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":
@@ -108,6 +112,11 @@ class Tokenizer:
         """Return the text that `ids` stand for; bytes that are not UTF-8 become U+FFFD."""
         return self.decode_bytes(ids, continues=continues).decode("utf-8", errors="replace")
 
+    def decode_reply(self, ids: Sequence[int]) -> str:
+        """Return the text of a reply, without its calls of the calculator."""
+        decoder = StreamDecoder(self)
+        return decoder.push(*ids) + decoder.flush()
+
     def token_bytes(self, index: int) -> bytes:
         return self.vocabulary.tokens[index]
 
@@ -116,10 +125,11 @@ class Tokenizer:
 
 
 class StreamDecoder:
-    """Decodes ids that arrive one by one, or several at a time, and continue a text.
+    """Decodes the ids of a reply, which arrive one by one, or several at a time.
 
-    The joined results of `push` and `flush` are `tokenizer.decode` of all ids, up to the first of
-    the strings `stops`. Text appears once it cannot be the beginning of one.
+    The joined results of `push` and `flush` are `tokenizer.decode` of all ids but those of calls
+    of the calculator, up to the first of the strings `stops`. Text appears once it cannot be the
+    beginning of one.
     """
 
     def __init__(self, tokenizer: Tokenizer, stops: Sequence[str] = ()):
@@ -129,11 +139,24 @@ class StreamDecoder:
         """Text that a stop string may yet turn out to begin with."""
         self.stopped = False
         """Was there a stop string?"""
+        self.calls = False
+        """Was the last token within a call?"""
 
     def push(self, *ids: int) -> str:
         """Return the text that `ids` complete, empty while bytes of a character are missing."""
-        text = self.decoder.decode(self.tokenizer.decode_bytes(ids, continues=True))
+        read = ids if self.tokenizer.call_ids is None else self.without_calls(ids)
+        text = self.decoder.decode(self.tokenizer.decode_bytes(read, continues=True))
         return self.until_stop(text) if self.stops else text
+
+    def without_calls(self, ids: Sequence[int]) -> list[int]:
+        assert self.tokenizer.call_ids is not None
+        read = []
+        for id in ids:
+            if id in self.tokenizer.call_ids:
+                self.calls = id == self.tokenizer.call_ids[0]
+            elif not self.calls:
+                read.append(id)
+        return read
 
     def flush(self) -> str:
         """Return what was held back after the last id, bytes as U+FFFD, and reset the decoder."""

@@ -21,6 +21,9 @@ SPECIALS = (
     *(f"<|reserved_{index}|>" for index in range(4, 16)),
 )
 
+CALL, CALL_END = "<|reserved_4|>", "<|reserved_5|>"
+"""The special tokens around an expression that the calculator computes."""
+
 # GPT-2 writes a byte as a printing character: the one that Latin-1 has for it, else the next free
 # one from U+0100 on.
 PRINTING = (

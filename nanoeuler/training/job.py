@@ -55,6 +55,7 @@ class Job:
     score: Callable[[Scores], float]  # the value to compare measurements by; lower is better
     tokenizer_path: Path
     template: str | None
+    calculator: bool = False  # do the records, or those of the parent, have calls of it?
     prepare: Callable[[], None] = lambda: None  # what all ranks compute before training
     sample: Callable[[Transformer], str] | None = None  # a text to show with each measurement
     objective: Objective = field(default_factory=KnownWeights)

@@ -458,7 +458,10 @@ class Trainer:
         self.checkpoints.require_place()
         save_model(
             job.model_folder,
-            SavedModel(job.config, parameters, job.tokenizer_path, job.stage, job.template, info),
+            SavedModel(
+                *(job.config, parameters, job.tokenizer_path, job.stage, job.template, info),
+                calculator=job.calculator,
+            ),
         )
         log.line("model", str(job.model_folder), step=step)
         return job.model_folder

@@ -41,6 +41,11 @@ class Parent:
         return template_in(self.description)
 
     @property
+    def calculator(self) -> bool:
+        """Has the parent learned to call the calculator?"""
+        return self.description.get("calculator", False)
+
+    @property
     def inherited(self) -> dict[str, Any]:
         """The parent's records, and the model that it was: their licences bind a model that is
         tuned further, too."""

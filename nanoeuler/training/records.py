@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nanoeuler.errors import UserError
+from nanoeuler.model.calls import encode_reply
 from nanoeuler.model.documents import frame
 from nanoeuler.model.template import TEMPLATES
 from nanoeuler.storage.record_folder import check_texts, earlier_turns, read_apart
@@ -28,6 +29,8 @@ class TokenRecord:
 
     tokens: np.ndarray  # int32
     learned: np.ndarray  # bool: the tokens that are learned
+    calls: int = 0  # of the calculator
+    calls_dropped: int = 0  # because their result is not the calculator's
 
 
 @dataclass
@@ -39,6 +42,8 @@ class Fit:
     without_response: int = 0
     response_tokens: int = 0
     kept_response_tokens: int = 0
+    calls: int = 0
+    calls_dropped: int = 0
 
     @property
     def whole_share(self) -> float:
@@ -77,6 +82,8 @@ def encode_records(
         fit.whole += kept is whole
         fit.response_tokens += int(whole.learned.sum())
         fit.kept_response_tokens += int(kept.learned.sum())
+        fit.calls += whole.calls
+        fit.calls_dropped += whole.calls_dropped
         if kept.learned.any():
             records.append(kept)
         else:
@@ -89,24 +96,28 @@ def encode_turns(
 ) -> TokenRecord:
     """Turns of instruction, input (if any) and output, one after another as in a chat.
 
-    Every output and its `</s>` are learned, except in a turn whose `learned` is false.
+    Every output and its `</s>` are learned, except in a turn whose `learned` is false, and results
+    of the calculator (see `nanoeuler/model/calls.py`).
     """
     end = np.array([tokenizer.end_id], np.int32)
-    tokens, learned = [end], [np.array([False])]
+    tokens, learned, calls, dropped = [end], [np.array([False])], 0, 0
     for turn in turns:
         prompt = tokenizer.encode(fill(turn["instruction"], turn.get("input", "")))
-        response = tokenizer.encode(turn["output"], continues=True)
-        tokens += [prompt, response, end]
-        is_learned = turn.get("learned", True)
-        learned += [np.zeros(len(prompt), bool), np.full(len(response) + 1, is_learned)]
-    return TokenRecord(np.concatenate(tokens).astype(np.int32), np.concatenate(learned))
+        reply = encode_reply(turn["output"], tokenizer)
+        tokens += [prompt, reply.ids, end]
+        is_learned = np.array([turn.get("learned", True)])
+        learned += [np.zeros(len(prompt), bool), reply.learned & is_learned, is_learned]
+        calls, dropped = calls + reply.calls, dropped + reply.dropped
+    whole = np.concatenate(tokens).astype(np.int32), np.concatenate(learned)
+    return TokenRecord(*whole, calls, dropped)
 
 
 def cut(record: TokenRecord, context: int) -> TokenRecord:
     """The record itself if a row of `context` tokens holds it, else its beginning."""
     if len(record.tokens) <= context + 1:
         return record
-    return TokenRecord(record.tokens[: context + 1], record.learned[: context + 1])
+    kept = record.tokens[: context + 1], record.learned[: context + 1]
+    return TokenRecord(*kept, record.calls, record.calls_dropped)
 
 
 def frame_record(record: TokenRecord, heads: int, end_id: int) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Rows of instruction records: the response is supervised, and records of a row are apart."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -246,3 +247,33 @@ def test_other_line_ends_inside_a_text_end_no_record(tokenizer, tmp_path):
     record = {"instruction": "Say hen.", "output": "hen\u2028hen\x85"}
     path.write_text(json.dumps(record, ensure_ascii=False) + "\n\n", encoding="utf-8")
     assert encode_records(path, tokenizer, "alpaca", CONTEXT)[1].records == 1
+
+
+def test_results_of_the_calculator_are_read_and_never_a_target(tokenizer, tmp_path):
+    results = {"it is <<2*24=48>>48 now": "48", "2 = <<1+2=3>>3": "3"}
+    texts = list(results)
+    entries = [{"instruction": "How many?", "input": "", "output": text} for text in texts]
+    path = write(tmp_path / "records.jsonl", entries)
+    records, fit = encode_records(path, tokenizer, "alpaca", CONTEXT)
+    assert (fit.calls, fit.calls_dropped) == (2, 0)
+    stream = RecordStream(records, CONTEXT, CONTEXT, (1.0, 0.5), tokenizer.end_id, 1, "sft")
+    rows = stream.frame_rows(np.arange(stream.row_count))
+    call, end = tokenizer.call_ids
+    prompt = len(tokenizer.encode(TEMPLATES["alpaca"]("How many?"))) + 1
+    for record, text in zip(records, texts, strict=True):
+        reply = record.tokens[prompt:-1].tolist()
+        assert tokenizer.decode_reply(reply) == re.sub("<<.*>>", "", text)
+        assert (reply.count(call), reply.count(end)) == (1, 1)
+        result = reply.index(end) + 1
+        said = len(tokenizer.encode(results[text], continues=True))
+        masked = np.flatnonzero(~record.learned) - prompt
+        assert masked[prompt:].tolist() == list(range(result, result + said))
+    learned = np.concatenate([record.learned for record in records])
+    for head in range(2):
+        targets = rows.targets[..., head]
+        assert (targets >= 0).sum() == learned.sum()
+        assert call in targets
+        assert end in targets
+    everything = np.concatenate([record.tokens[record.learned] for record in records])
+    assert np.array_equal(np.sort(rows.targets[rows.targets[..., 0] >= 0, 0]), np.sort(everything))
+    assert (rows.weights[rows.targets < 0] == 0).all()

@@ -85,6 +85,7 @@ def job(inputs: Inputs[Dpo], backend: "Backend", group: Group = ALONE) -> Job:
         )
 
     pairs, fit = encode(files[0], "dpo", apart)
+    calculator = parent.calculator or any(side.calls > 0 for pair in pairs for side in pair.sides)
     tokens = sum(len(side.tokens) - 1 for pair in pairs for side in pair.sides)
     amount = Amount.of(settings, tokens, 2 * model.context)
     settings = amount.put_into(settings)
@@ -99,6 +100,7 @@ def job(inputs: Inputs[Dpo], backend: "Backend", group: Group = ALONE) -> Job:
         **others,
         "tokenizer": tokenizer.fingerprint,
         "template": parent.template,
+        **({"calculator": True} if calculator else {}),
     }
     reference: dict[str, np.ndarray] = {}
 
@@ -142,6 +144,7 @@ def job(inputs: Inputs[Dpo], backend: "Backend", group: Group = ALONE) -> Job:
         score=lambda values: values["loss"],
         tokenizer_path=tokenizer_path,
         template=parent.template,
+        calculator=calculator,
         objective=objective,
         tuned=True,
         patience=settings.patience,

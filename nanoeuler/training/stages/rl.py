@@ -108,6 +108,7 @@ def job(inputs: Inputs[Rl], backend: "Backend", group: Group = ALONE) -> Job:
         score=lambda values: 0.0 - values["reward"],
         tokenizer_path=tokenizer_path,
         template=parent.template,
+        calculator=parent.calculator,
         objective=PolicyGradient(),
         memory=stream,
         tuned=True,

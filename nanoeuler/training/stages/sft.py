@@ -52,6 +52,7 @@ def job(inputs: Inputs[Sft], backend: "Backend", group: Group = ALONE) -> Job:
     apart, others = inputs.apart()
     records, fit = encode_records(files[0], tokenizer, settings.template, model.context, apart)
     describe_fit(fit, settings, model.context)
+    calculator = fit.calls > 0 or (parent is not None and parent.calculator)
     tokens = sum(len(each.tokens) - 1 for each in records)
     amount = Amount.of(settings, tokens, model.context)
     held_out, _ = encode_records(files[1], tokenizer, settings.template, model.context)
@@ -88,6 +89,7 @@ def job(inputs: Inputs[Sft], backend: "Backend", group: Group = ALONE) -> Job:
             **others,
             "tokenizer": tokenizer.fingerprint,
             "parent": parent.fingerprint if parent else None,
+            **({"calculator": True} if calculator else {}),
         },
         stream=stream,
         schedule=Schedule.of(settings, steps),
@@ -98,6 +100,7 @@ def job(inputs: Inputs[Sft], backend: "Backend", group: Group = ALONE) -> Job:
         score=lambda values: values["loss"],
         tokenizer_path=tokenizer_path,
         template=settings.template,
+        calculator=calculator,
         tuned=parent is not None,
         patience=settings.patience,
         facts={
@@ -132,6 +135,12 @@ def describe_fit(fit: Fit, settings: Sft, context: int) -> None:
         f"{fit.kept_share:.1%} of the response tokens are kept; "
         f"{fit.without_response:,} records without room for a response are dropped",
     )
+    if fit.calls or fit.calls_dropped:
+        log.line(
+            "calculator",
+            f"{log.counted(fit.calls, 'call')}; {fit.calls_dropped:,} others say what the "
+            "calculator does not, or the tokenizer has no tokens for them: only their text is kept",
+        )
     if fit.whole_share < settings.minimum_fit_share:
         raise UserError(
             f"only {fit.whole_share:.1%} of the records fit whole into sft.context = {context} "
