@@ -39,9 +39,9 @@ PRODUCTS = {  # work of a call from its arguments, and its unit
     "multiply_biased": lambda x, w, out, *rest, **named: gemm(out, x.shape[1]),
 }
 FUSED = {
-    "rotated": lambda x, w, packed, *rest: gemm(packed, x.shape[1]),
-    "gated": lambda x, w, packed, *rest: gemm(packed, x.shape[1]),
-    "gated_backward": lambda dx, w, scale, packed, up, out, *rest: gemm(out, dx.shape[1]),
+    "rope": lambda x, w, packed, *rest: gemm(packed, x.shape[1]),
+    "swiglu": lambda x, w, packed, *rest: gemm(packed, x.shape[1]),
+    "swiglu_backward": lambda dx, w, scale, packed, up, out, *rest: gemm(out, dx.shape[1]),
     "gelu": lambda bias, up, factors, copy: gemm(up, factors[0].values.shape[1]),
     "gelu_backward": lambda scale, up, factors, copies: gemm(up, factors[0].values.shape[1]),
 }

@@ -207,7 +207,7 @@ class CudaBackend(DecodingOps, LogitOps, BiasedOps, OptimizerOps):
         if self.fused and self.fused.fits(len(x_NI)) and in_front:
             _, H, E = rotated[0].shape
             factors = self.factors(x_NI, weight_OI)
-            self.fused.rotated(x_NI, weight_OI, out_NO, H * E, *by, E, factors)
+            self.fused.rope(x_NI, weight_OI, out_NO, H * E, *by, E, factors)
         else:
             super().linear_rope(x_NI, weight_OI, out_NO, rotated, by)
 
@@ -300,7 +300,7 @@ class CudaBackend(DecodingOps, LogitOps, BiasedOps, OptimizerOps):
             factors = self.factors(x_NI, weight_OI)
             copy = self.copy_of("hidden", out_NF, in_place=True)
             packed = product.packed_NO, product.up.start
-            self.fused.gated(x_NI, weight_OI, *packed, out_NF, factors, copy)
+            self.fused.swiglu(x_NI, weight_OI, *packed, out_NF, factors, copy)
             if factors is None:
                 self.measure(out_NF, copy)
         else:
@@ -314,10 +314,10 @@ class CudaBackend(DecodingOps, LogitOps, BiasedOps, OptimizerOps):
             arrays = dx_ND, weight_DF, scale, packed_NO, product.up.start, out_NF
             quantized = self.copies_of_mlp("dgate_up", packed_NO, out_NF, dx_ND, weight_DF)
             if quantized is None:
-                self.fused.gated_backward(*arrays)
+                self.fused.swiglu_backward(*arrays)
                 return
             factors, copies = quantized
-            self.fused.gated_backward(*arrays, factors, copies)
+            self.fused.swiglu_backward(*arrays, factors, copies)
             if factors is None:
                 self.measure(packed_NO, copies[0])
                 self.measure(out_NF, copies[2])

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Factors: TypeAlias = tuple[Quantized, Quantized]
 
-KINDS = ("rotated", "gated", "gated_backward", "gelu", "gelu_backward")
+KINDS = ("Rope", "Swiglu", "SwigluBackward", "Gelu", "GeluBackward")  # the epilogues
 TILE_ROWS, TILE_COLUMNS = 128, 256  # of the product that a block computes at a time
 ROW_BYTES = 128  # of a row of x or W that a stage of the ring holds
 STAGES = 4
@@ -27,17 +27,8 @@ GROUP_ROWS = 64  # of four warps, and of a box that is stored
 BOX_COLUMNS = 64  # of bfloat16, or of e4m3 that is stored
 CLUSTER = 2  # blocks
 THREADS = 384
-SHARED_BYTES = STAGES * ((TILE_ROWS + TILE_COLUMNS) * ROW_BYTES + BARRIERS * 8)
-QUANTIZED_BYTES = 3 * TILE_ROWS * BOX_COLUMNS + 8  # more, for `gated_backward` in fp8
-
-RESULT_COLUMNS = {
-    "rotated": TILE_COLUMNS,
-    "gated": TILE_COLUMNS // 2,
-    "gated_backward": TILE_COLUMNS,
-    "gelu": TILE_COLUMNS,
-    "gelu_backward": TILE_COLUMNS,
-}
-"""Columns of the result that a tile becomes: gate and up together make one."""
+SHARED_BYTES = STAGES * ((TILE_ROWS + TILE_COLUMNS) * ROW_BYTES + BARRIERS * 8) + 8
+QUANTIZED_BYTES = 3 * TILE_ROWS * BOX_COLUMNS  # more, for `SwigluBackward` in fp8
 
 WORTH_FUSING = 4096
 """Least rows: below, a tile of 128 × 256 leaves multiprocessors without work, and cuBLASLt has
@@ -48,14 +39,14 @@ BYTES, BFLOAT16, SWIZZLE_64_BYTES, SWIZZLE_128_BYTES, PROMOTE_256_BYTES = 0, 9, 
 
 
 def source(kind: str, head_size: int = BOX_COLUMNS, *, fp8: bool = False) -> Source:
-    """The program of one kind; `head_size` matters to `rotated` alone."""
+    """The program of one kind; `head_size` matters to `Rope` alone."""
     constants: dict[str, str | int] = {
-        "KIND": kind.upper(),
+        "EPILOGUE": kind,
         "FP8": int(fp8),
         "ROTATED_HEAD": head_size,
         "TILE_ROWS": TILE_ROWS,
         "TILE_COLUMNS": TILE_COLUMNS,
-        "RESULT_COLUMNS": RESULT_COLUMNS[kind],
+        "RESULT_COLUMNS": result_columns(kind),
         "DEPTH": ROW_BYTES if fp8 else ROW_BYTES // 2,
         "STAGES": STAGES,
         "BARRIERS": BARRIERS,
@@ -70,9 +61,14 @@ def source(kind: str, head_size: int = BOX_COLUMNS, *, fp8: bool = False) -> Sou
     return Source("fused_linear", tuple(constants.items()), exact=False, sm_90a=True)
 
 
+def result_columns(kind: str) -> int:
+    """Columns of the result that a tile becomes: gate and up together make one."""
+    return TILE_COLUMNS // 2 if kind == "Swiglu" else TILE_COLUMNS
+
+
 def shared_bytes(kind: str, *, fp8: bool) -> int:
     """Dynamic shared memory of a block."""
-    return SHARED_BYTES + (QUANTIZED_BYTES if fp8 and kind == "gated_backward" else 0)
+    return SHARED_BYTES + (QUANTIZED_BYTES if fp8 and kind == "SwigluBackward" else 0)
 
 
 class FusedLinear:
@@ -90,7 +86,7 @@ class FusedLinear:
         """Are these kernels made for a product whose `out` has this many rows and columns?"""
         return rows >= WORTH_FUSING and columns % TILE_COLUMNS == 0
 
-    def rotated(
+    def rope(
         self,
         x_ND: Array,
         weight_CD: Array,
@@ -102,18 +98,12 @@ class FusedLinear:
         factors: Factors | None = None,
     ) -> None:
         """packed = x Wᵀ, its first `rotated_columns` columns rotated by their positions."""
-        x, weight = (factors[0].values, factors[1].values) if factors else (x_ND, weight_CD)
-        maps = (
-            tensor_map(x, TILE_ROWS),
-            tensor_map(weight, TILE_ROWS),
-            tensor_map(packed_NC, GROUP_ROWS),
-        )
-        columns, rotation = packed_NC.shape[1], (positions_N, *table, rotated_columns)
-        self.launch(
-            "rotated", maps, x_ND.shape, columns, 0, 1.0, rotation, head_size, factors=factors
-        )
+        factors = factors or unscaled(x_ND, weight_CD)
+        rotation = positions_N, *table, rotated_columns
+        maps, more = [tensor_map(packed_NC, GROUP_ROWS)], {"head_size": head_size}
+        self.launch("Rope", factors, maps, packed_NC.shape[1], rotation=rotation, **more)
 
-    def gated(
+    def swiglu(
         self,
         x_ND: Array,
         weight_CD: Array,
@@ -128,17 +118,12 @@ class FusedLinear:
         Up starts in column `up` of packed and row `up` of W. With `factors`, `copy` of `out` is
         written, and `out` is not.
         """
-        x, weight = (factors[0].values, factors[1].values) if factors else (x_ND, weight_CD)
-        maps = (
-            tensor_map(x, TILE_ROWS),
-            tensor_map(weight, TILE_ROWS),
-            tensor_map(packed_NC, GROUP_ROWS),
-            tensor_map(copy.values if factors else out_NF, GROUP_ROWS, stored=True),
-        )
-        columns = out_NF.shape[1]
-        self.launch("gated", maps, x_ND.shape, columns, up, 1.0, factors=factors, to=copy.slot)
+        out = tensor_map(copy.values if factors else out_NF, GROUP_ROWS, stored=True)
+        factors = factors or unscaled(x_ND, weight_CD)
+        maps = [tensor_map(packed_NC, GROUP_ROWS), out]
+        self.launch("Swiglu", factors, maps, out_NF.shape[1], up, to=copy.slot)
 
-    def gated_backward(
+    def swiglu_backward(
         self,
         dout_ND: Array,
         weight_DF: Array,
@@ -155,33 +140,16 @@ class FusedLinear:
         With `factors`, the second of which is (F, D), only `copies` are written: of packed, of
         packed with the tokens last, and of out with the tokens last.
         """
-        copy, across, hidden = copies
-        maps = [
-            tensor_map(factors[0].values if factors else dout_ND, TILE_ROWS),
-            tensor_map(factors[1].values, TILE_ROWS)
-            if factors
-            else tensor_map(weight_DF, ROW_BYTES // 2),
-            tensor_map(packed_NC, GROUP_ROWS),
-            tensor_map(hidden.values if factors else out_NF, GROUP_ROWS),
-        ]
-        if factors:
-            maps.append(tensor_map(copy.values, GROUP_ROWS, stored=True))
-            maps.append(tensor_map(across.values, GROUP_ROWS))
-        shape, columns = dout_ND.shape, out_NF.shape[1]
-        slots = {"factors": factors, "to": copy.slot, "to_out": hidden.slot}
-        self.launch("gated_backward", maps, shape, columns, up, scale, **slots)
+        outs = gradient_maps(copies) if factors else [tensor_map(out_NF, GROUP_ROWS)]
+        factors = factors or unscaled(dout_ND, weight_DF)
+        slots = {"to": copies[0].slot, "to_out": copies[2].slot}
+        maps = [tensor_map(packed_NC, GROUP_ROWS), *outs]
+        self.launch("SwigluBackward", factors, maps, out_NF.shape[1], up, scale, **slots)
 
     def gelu(self, bias_F: Array, up_NF: Array, factors: Factors, copy: Quantized) -> None:
         """up = x Wᵀ + bias, and `copy` of gelu(up); `factors` are x and W."""
-        x, weight = (factor.values for factor in factors)
-        maps = (
-            tensor_map(x, TILE_ROWS),
-            tensor_map(weight, TILE_ROWS),
-            tensor_map(up_NF, GROUP_ROWS),
-            tensor_map(copy.values, GROUP_ROWS, stored=True),
-        )
-        slots = {"factors": factors, "to": copy.slot}
-        self.launch("gelu", maps, x.shape, up_NF.shape[1], 0, 1.0, bias=bias_F, **slots)
+        maps = [tensor_map(up_NF, GROUP_ROWS), tensor_map(copy.values, GROUP_ROWS, stored=True)]
+        self.launch("Gelu", factors, maps, up_NF.shape[1], to=copy.slot, bias=bias_F)
 
     def gelu_backward(
         self,
@@ -193,42 +161,49 @@ class FusedLinear:
         """From dout, the gradient of scale · gelu(up) Wᵀ, copies of the gradient of up, of the same
         with the tokens last, and of gelu(up) with the tokens last; `factors` are dout and W as
         (F, D)."""
-        (dout, weight), (copy, across, hidden) = (f.values for f in factors), copies
-        maps = (
-            tensor_map(dout, TILE_ROWS),
-            tensor_map(weight, TILE_ROWS),
-            tensor_map(up_NF, GROUP_ROWS),
-            tensor_map(hidden.values, GROUP_ROWS),
-            tensor_map(copy.values, GROUP_ROWS, stored=True),
-            tensor_map(across.values, GROUP_ROWS),
-        )
-        slots = {"factors": factors, "to": copy.slot, "to_out": hidden.slot}
-        self.launch("gelu_backward", maps, dout.shape, up_NF.shape[1], 0, scale, **slots)
+        maps = [tensor_map(up_NF, GROUP_ROWS), *gradient_maps(copies)]
+        slots = {"to": copies[0].slot, "to_out": copies[2].slot}
+        self.launch("GeluBackward", factors, maps, up_NF.shape[1], scale=scale, **slots)
 
     def launch(
         self,
         kind: str,
+        factors: Factors,
         maps: Sequence[bytes],
-        shape: tuple[int, int],
         columns: int,
-        up: int,
-        scale: float,
+        up: int = 0,
+        scale: float = 1.0,
         rotation: tuple[Argument, ...] = (None, None, None, 0),
         head_size: int = BOX_COLUMNS,
-        factors: Factors | None = None,
         to: Array | None = None,
         to_out: Array | None = None,
         bias: Array | None = None,
     ) -> None:
-        """`shape` of x, `columns` of the result; `to` and `to_out`, slots of copies in e4m3."""
-        program = source(kind, head_size, fp8=factors is not None)
-        tiles = blocks(shape[0], CLUSTER * TILE_ROWS) * blocks(columns, RESULT_COLUMNS[kind])
+        """`maps` of results, and their `columns`; `to` and `to_out`, slots of copies in e4m3."""
+        (x, x_slot), (weight, weight_slot) = factors
+        fp8 = x_slot is not None
+        program = source(kind, head_size, fp8=fp8)
+        tiles = blocks(len(x), CLUSTER * TILE_ROWS) * blocks(columns, result_columns(kind))
         grid = CLUSTER * min(self.clusters, tiles)
-        described = b"".join(maps).ljust(128 * MAPS, b"\0")
-        slots = (factors[0].slot, factors[1].slot, to, to_out) if factors else (None,) * 4
-        arguments = ByValue(described), *shape, columns, up, float(scale), *rotation, bias, *slots
-        shared = shared_bytes(kind, fp8=factors is not None)
+        rows = ROW_BYTES // 2 if kind == "SwigluBackward" and not fp8 else TILE_ROWS
+        every = tensor_map(x, TILE_ROWS), tensor_map(weight, rows), *maps
+        described = b"".join(every).ljust(MAP_BYTES * MAPS, b"\0")
+        slots = x_slot, weight_slot, to, to_out
+        arguments = ByValue(described), *x.shape, columns, up, float(scale), *rotation, bias, *slots
+        shared = shared_bytes(kind, fp8=fp8)
         self.kernels.launch(program, program.name, grid, THREADS, *arguments, shared=shared)
+
+
+def unscaled(x: Array, weight: Array) -> Factors:
+    """Factors in bfloat16."""
+    return Quantized(x, None), Quantized(weight, None)
+
+
+def gradient_maps(copies: tuple[Quantized, Quantized, Quantized]) -> list[bytes]:
+    """Maps of the copies that a backward pass writes: out's, and the gradient's two."""
+    copy, across, out = (copy.values for copy in copies)
+    gradients = tensor_map(copy, GROUP_ROWS, stored=True), tensor_map(across, GROUP_ROWS)
+    return [tensor_map(out, GROUP_ROWS), *gradients]
 
 
 def tensor_map(matrix: Array, box_rows: int, *, stored: bool = False) -> bytes:

@@ -18,17 +18,17 @@ descriptor(unsigned tile, unsigned offset, int panel_stride) {
 #define FOUR(x, j) "+f"(x[j][0]), "+f"(x[j][1]), "+f"(x[j][2]), "+f"(x[j][3])
 #define FOUR_4(x, j) FOUR(x, j), FOUR(x, j + 1), FOUR(x, j + 2), FOUR(x, j + 3)
 #define FOUR_8(x, j) FOUR_4(x, j), FOUR_4(x, j + 4)
+// The operands %0, %1, … of a result of so many columns, ten at a time.
+#define TEN(i) \
+    "%" #i "0,%" #i "1,%" #i "2,%" #i "3,%" #i "4,%" #i "5,%" #i "6,%" #i "7,%" #i "8,%" #i "9,"
 #define D_8 "{%0,%1,%2,%3}"
 #define D_16 "{%0,%1,%2,%3,%4,%5,%6,%7}"
-#define D_32 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}"
-#define D_64                                                                                       \
-    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%" \
-    "25,%26,%27,%28,%29,%30,%31}"
-#define D_128                                                                                      \
-    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%" \
-    "25,%26,%27,%28,%29,%30,%31,"                                                                  \
-    "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54," \
-    "%55,%56,%57,%58,%59,%60,%61,%62,%63}"
+#define D_32 "{" TEN() "%10,%11,%12,%13,%14,%15}"
+#define D_64 "{" TEN() TEN(1) TEN(2) "%30,%31}"
+#define D_128 "{" TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) "%60,%61,%62,%63}"
+#define D_256                                                                          \
+    "{" TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) TEN(8) TEN(9) TEN(10) TEN(11) \
+    "%120,%121,%122,%123,%124,%125,%126,%127}"
 
 // x (64 × N, 16 rows of it in this warp) = (add ? x : 0) + left · right
 // left: registers, or a descriptor; TRANSPOSE: `right` is (16, N), not (N, 16)

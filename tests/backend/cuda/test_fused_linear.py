@@ -12,8 +12,8 @@ HOPPER_SHARED = 227 * 1024
 @pytest.mark.parametrize(
     ("kind", "head_size", "fp8"),
     [(kind, 64, True) for kind in KINDS]
-    + [(kind, 64, False) for kind in KINDS if not kind.startswith("gelu")]
-    + [("rotated", size, fp8) for size in (32, 128) for fp8 in (False, True)],
+    + [(kind, 64, False) for kind in KINDS if not kind.startswith("Gelu")]
+    + [("Rope", size, fp8) for size in (32, 128) for fp8 in (False, True)],
 )
 def test_every_kind_compiles_without_spilling_registers_and_fits_the_shared_memory(
     kind, head_size, fp8

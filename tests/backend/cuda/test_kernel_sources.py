@@ -247,7 +247,7 @@ def without(source, name):
     [
         *KernelSources("bfloat16", "bfloat16").all(128, 4, 2, 32, 344, 512),
         attention.source("bf16", 64, 3),
-        fused_linear.source("rotated"),
+        fused_linear.source("Rope"),
         *list(hopper_sources(("bfloat16",) * 2, ModelConfig.from_dict({"preset": "small"})))[:2],
         prompt_source(ModelConfig.from_dict({"preset": "base"})),
     ],
@@ -277,6 +277,6 @@ def test_every_source_is_compiled_by_these_tests():
 
 
 def test_a_source_says_what_it_reads_and_writes():
-    for path in FOLDER.glob("*.cu"):
-        header = path.read_text().split("#include")[0]
+    for path in (*FOLDER.glob("*.cu"), *FOLDER.glob("epilogue_*.cuh")):
+        header = re.split("#include|struct", path.read_text())[0]
         assert all(word in header for word in ("in:", "out", "bytes")), path.name

@@ -104,7 +104,7 @@ def test_only_sources_that_need_sm_90a_are_compiled_for_it(make_kernels):
 
     kernels = make_kernels()
     sources = ROPE, attention.source("bf16", 64, 1), attention.source("wgmma", 64, 1)
-    for source in (*sources, fused_linear.source("gated")):
+    for source in (*sources, fused_linear.source("Swiglu")):
         kernels.launch(source, "kernel", 1, 32)
     assert ["-arch=sm_90a" in compiled.options for compiled in Module.made] == [
         False,
