@@ -28,7 +28,7 @@ from nanoeuler.backend.records import (
     Rotation,
 )
 from nanoeuler.system import provenance
-from nanoeuler.system.machine import threads_asked
+from nanoeuler.system.machine import memory, threads_asked
 
 Array = np.ndarray
 
@@ -59,7 +59,7 @@ class ReferenceBackend(Backend):
         return str(next(filter(None, asked), os.cpu_count()))
 
     def activation_budget(self, state_bytes: int) -> int:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 8
+        return memory() // 8
 
     def workspace_bytes(self, heads: int, length: int) -> int:
         """Up to four arrays of attention scores (heads, length, length) exist at a time."""
