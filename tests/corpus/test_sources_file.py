@@ -3,6 +3,7 @@
 import csv
 import gzip
 import hashlib
+import json
 import re
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from nanoeuler.config.validation import check
 from nanoeuler.config.yaml_file import read_yaml
 from nanoeuler.corpus.addresses import resolve
 from nanoeuler.corpus.task_layouts import LAYOUTS
+from nanoeuler.model.calls import split_calls
 
 SOURCES = Path(__file__).resolve().parents[2] / "config" / "sources.yaml"
 
@@ -69,6 +71,11 @@ def test_the_sums_are_those_of_the_real_data(sources, real_data):
     content = gzip.decompress((real_data / "eval" / "gsm8k_train.jsonl.gz").read_bytes())
     entry = sources["problems"]["gsm8k"]
     assert (len(content), hashlib.sha256(content).hexdigest()) == (entry["bytes"], entry["sha256"])
+    answers = [split_calls(json.loads(line)["answer"]) for line in content.splitlines()]
+    assert len(answers) == 7473
+    assert sum(len(each.parts) // 3 + each.dropped for each in answers) == 23_716  # docs/data.md
+    assert sum(each.dropped for each in answers) == 14
+    assert sum(each.dropped > 0 for each in answers) == 12
 
 
 def test_preferences_are_pinned_by_a_revision_but_for_one_whose_is_not_known(sources):
