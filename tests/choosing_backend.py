@@ -19,9 +19,8 @@ class ChoosingReference(ReferenceBackend, ChoosingBackend):
     def to_host(self, array):
         return np.array(array)
 
-    def choose(
-        self, logits_BV, allowed_V, settings, draws_B, chosen_B, tokens_B, lengths_B, ring=None
-    ):
+    def choose(self, logits_BV, allowed_V, rows, ring=None, masks_BW=None):
+        settings, draws_B, chosen_B, tokens_B, lengths_B = rows
         settings_B4 = np.broadcast_to(settings, (len(draws_B), 4))
         shares = settings_B4[:, :2].copy().view(np.float64)
         seeds = settings_B4[:, 2].copy().view(np.uint64)
@@ -32,7 +31,12 @@ class ChoosingReference(ReferenceBackend, ChoosingBackend):
             )
         ]
         allowed = allowed_V.astype(bool)
-        chosen_B[...] = sample(logits_BV[:, : len(allowed)], samplings, draws_B, allowed)
+        if masks_BW is not None:
+            V = len(allowed_V)
+            allowed = allowed & np.unpackbits(
+                masks_BW.view(np.uint8), axis=1, count=V, bitorder="little"
+            ).astype(bool)
+        chosen_B[...] = sample(logits_BV[:, : len(allowed_V)], samplings, draws_B, allowed)
         tokens_B[...] = chosen_B
         draws_B += 1
         if lengths_B is not None:

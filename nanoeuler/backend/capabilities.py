@@ -9,7 +9,7 @@ from itertools import cycle
 from types import MappingProxyType
 
 from nanoeuler.backend.ops import Backend
-from nanoeuler.backend.records import Array, BlockForm, DecodeStep, DraftRows
+from nanoeuler.backend.records import Array, BlockForm, ChoiceRows, DecodeStep, DraftRows
 from nanoeuler.backend.runtime import HostRing
 
 NOT_KEPT = -2
@@ -82,18 +82,16 @@ class ChoosingBackend(Backend):
         self,
         logits_BV: Array,
         allowed_V: Array,
-        settings: Array,
-        draws_B: Array,
-        chosen_B: Array,
-        tokens_B: Array,
-        lengths_B: Array | None,
+        rows: ChoiceRows,
         ring: HostRing | None = None,
+        masks_BW: Array | None = None,
     ) -> None:
         """Choose each row's next token (−1: its logits are not finite) into `chosen`, and write
         `chosen` to its `ring` where one is given.
 
-        `tokens` and `lengths` are made ready for the next step, and `draws` counts up.
-        `settings`: temperature, top-p, seed and top-k in 8 bytes each, (4) for all rows or (B, 4).
+        A token must be 1 in `allowed`, and its bit set in its row's `masks`, if there are any:
+        uint32, ⌈V / 32⌉ of each row, the lowest bit first. `tokens` and `lengths` are made ready
+        for the next step, and `draws` counts up.
         """
 
     @abstractmethod

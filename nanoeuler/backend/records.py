@@ -110,6 +110,16 @@ class LogitRows(NamedTuple):
     weights_R: Array = None  # the loss is −Σ weights · logprobs
 
 
+class ChoiceRows(NamedTuple):
+    """B rows that an engine chooses a token for; see `ChoosingBackend.choose`."""
+
+    settings: Array  # int64: temperature, top-p, seed and top-k; (4) for all rows, or (B, 4)
+    draws_B: Array  # int64: number of the token in its row's sequence, for the random numbers
+    chosen_B: Array
+    tokens_B: Array  # the same for the next step, with 0 instead of −1
+    lengths_B: Array | None = None  # tokens in the cache
+
+
 class DraftRows(NamedTuple):
     """State of B rows that decode a token and M drafts in a pass; ops bring it up to date."""
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from nanoeuler.backend.capabilities import NOT_KEPT, ChoosingBackend
 from nanoeuler.backend.records import LogitRows
-from nanoeuler.inference.forms import Form
+from nanoeuler.inference.forms import Form, token_masks
 from nanoeuler.inference.sampling import Sampling, check, packed, sample
 from nanoeuler.inference.speculation import (
     NO_DRAFTS,
@@ -30,7 +30,7 @@ from nanoeuler.model.appending import append, extend
 from nanoeuler.model.cache import Cache
 from nanoeuler.model.calls import Calls
 from nanoeuler.model.config import round_up
-from nanoeuler.model.sampler import AHEAD, DeviceLoop, DraftingSampler, Sampler
+from nanoeuler.model.sampler import AHEAD, DeviceLoop, DraftingSampler, FormSampler, Sampler
 from nanoeuler.model.transformer import Transformer
 
 PROMPT_MULTIPLE = 64
@@ -210,14 +210,14 @@ class Decoder(Generic[AnyRow]):
         """The tokens that may be sampled next: (V,), or where rows have forms for each, (B, V)."""
         if not any(row.form for row in rows):
             return self.allowed_V
-        return np.stack(
-            [
-                row.form.allowed(row.ids, self.allowed_V)
-                if row.form and not row.left
-                else self.allowed_V
-                for row in rows
-            ]
-        )
+        masks_BW = self.masks(rows)
+        bits_BV = np.unpackbits(masks_BW.view(np.uint8), axis=1, bitorder="little")
+        return bits_BV[:, : len(self.allowed_V)].view(np.bool_)
+
+    def masks(self, rows: Sequence[Row]) -> np.ndarray:
+        """The same as bits, see `token_masks`."""
+        forms = [None if row.left else row.form for row in rows]
+        return token_masks(forms, [row.ids for row in rows], self.allowed_V)
 
     def next(self) -> tuple[list[AnyRow], np.ndarray | None]:
         """Let rows take their next token, or several where they were drafted.
@@ -313,8 +313,6 @@ class DeviceDecoder(Decoder[AnyRow]):
     """Drafts of each of these steps."""
     scored = False
     """Do any of their rows want logits?"""
-    formed = False
-    """Has any of their rows a form? Then one step is under way at a time."""
 
     def __init__(self, *arguments: Any, **named: Any):
         self.launched: list[AnyRow] = []
@@ -340,14 +338,13 @@ class DeviceDecoder(Decoder[AnyRow]):
     def prefill(
         self, cache: Cache, prompts: Sequence[Sequence[int]], replies: Sequence[Row]
     ) -> np.ndarray | None:
-        sampler, allowed = Sampler.of(self.model, cache, self.allowed_V), self.allowed(replies)
+        sampler = self.sampler_kind(replies).of(self.model, cache, self.allowed_V)
         first = replies[: len(prompts)]
         sampler.start(cache, *self.padded(prompts), *settings_and_positions(first))
         self.take(first, sampler)
         for row in replies[len(prompts) :]:
             sampler.again(*settings_and_positions([row]))
             self.take([row], sampler)
-        self.sample_forms(replies, sampler, allowed)
         return self.logits(sampler, 1) if any(row.scored for row in replies) else None
 
     def next(self) -> tuple[list[AnyRow], np.ndarray | None]:
@@ -360,9 +357,7 @@ class DeviceDecoder(Decoder[AnyRow]):
         if self.drafts:
             passes = self.take_drafts(rows)
         else:
-            allowed = self.allowed(rows)  # found while the device computes
             self.take(rows, sampler)
-            self.sample_forms(rows, sampler, allowed)
         if speculation := self.drafting(rows):
             speculation.note(passes or [Taken(row.ids[-1:]) for row in rows])
         logits_BV = self.logits(sampler, len(rows)) if self.scored else None
@@ -379,7 +374,6 @@ class DeviceDecoder(Decoder[AnyRow]):
         model, cache, rows = self.model, self.cache, self.rows
         self.launched, self.drafts = list(rows), drafts
         self.scored = any(row.scored for row in rows)
-        self.formed = any(row.form for row in rows)
         tokens, counts = self.unread()
         settings, positions = settings_and_positions(rows)
         if drafts:
@@ -390,19 +384,20 @@ class DeviceDecoder(Decoder[AnyRow]):
         else:
             power = 1 << (len(rows) - 1).bit_length()
             padded = min(power, self.most_rows) if self.joining else len(rows)
-            sampler = Sampler.of(model, cache, self.allowed_V, rows=padded)
+            sampler = self.sampler_kind(rows).of(model, cache, self.allowed_V, rows=padded)
             sampler.start(cache, tokens, counts, settings, positions)
             self.sampler = sampler
 
     def launch_ahead(self, wanted: int) -> None:
         """Launch more of the same steps, as long as `wanted` drafts are those of each.
 
-        Where drafts come and go, one step is ahead.
+        Where drafts come and go, one step is ahead, and of rows with forms none.
         """
         cache, drafts, ring = self.cache, self.drafts, self.sampler.ring
         may_draft = self.drafting(self.rows) is not None
         behind_prompt = not self.rows[0].ids
-        if self.scored or self.formed or wanted != drafts or (may_draft and behind_prompt):
+        formed = isinstance(self.sampler, FormSampler)
+        if self.scored or formed or wanted != drafts or (may_draft and behind_prompt):
             return
         if drafts and self.room() < 2 * (1 + drafts):
             return  # there must be some even where all of this step's are right
@@ -426,27 +421,18 @@ class DeviceDecoder(Decoder[AnyRow]):
         """Tokens that each row has room for, beside those that it is known to have read."""
         return self.capacity - max(row.visible - 1 for row in self.rows)
 
+    @staticmethod
+    def sampler_kind(rows: Sequence[Row]) -> type[Sampler]:
+        return FormSampler if any(row.form for row in rows) else Sampler
+
     def take(self, rows: Sequence[Row], sampler: DeviceLoop) -> None:
         """Let each row take the token of the oldest step. Raises `UserError` where it is none."""
+        if isinstance(sampler, FormSampler):
+            sampler.choose(self.masks(rows))
         tokens = sampler.ring.take()[: len(rows), 0].tolist()
         check(min(tokens))
         for row, token in zip(rows, tokens, strict=True):
             row.ids.append(token)
-
-    def sample_forms(
-        self, rows: Sequence[Row], sampler: DeviceLoop, allowed_BV: np.ndarray
-    ) -> None:
-        """Sample the last token of rows that have a form again, among those allowed.
-
-        The logits are those of `rows`, or there is one row for them all.
-        """
-        for number, row in enumerate(rows):
-            if row.form and not row.left:
-                logits_V = sampler.logits[number % len(sampler.logits), : len(self.allowed_V)]
-                logits_1V = self.model.backend.to_host(logits_V)[None]
-                row.ids.pop()
-                sampled = sample(logits_1V, row.sampling, [row.position], allowed_BV[number])
-                row.ids += sampled.tolist()
 
     def take_drafts(self, rows: Sequence[Row]) -> list[Taken]:
         """The same with the drafts that were right."""

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nanoeuler.errors import UserError
+from nanoeuler.system.machine import threads_allowed
 from nanoeuler.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from llguidance import LLTokenizer
+    from llguidance import LLExecutor, LLTokenizer
 
 MOST_BYTES = 1 << 15
 """Longest regular expression and schema. They compile in up to 0.1 s, in which a server writes
@@ -30,6 +31,9 @@ MOST_FORCED = 1 << 15
 JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """As `json.dumps` writes it. With free white space, a reply may be nothing else up to its limit."""
 
+
+MOST_THREADS = 8
+"""Threads that find the tokens of many replies: more cost more than they bring."""
 
 MOST_SECONDS = 0.5
 """Longest time of a core to compile a form. Some short ones would take years."""
@@ -75,7 +79,7 @@ class Form:
         if reason := refusal(grammar):
             raise UserError(f"{name} cannot be kept to: {reason}")
         form = cls.of(tokenizer, grammar).begin()
-        form.allowed([], np.ones(tokenizer.vocab_size, np.bool_))
+        token_masks([form], [[]], np.ones(tokenizer.vocab_size, np.bool_))
         if len(form.matcher.compute_ff_bytes()) > MOST_FORCED:
             form.failure = "its texts have no end"
         if form.failure:
@@ -88,24 +92,6 @@ class Form:
         other.__dict__.update(self.__dict__, matcher=self.matcher.deep_copy())
         return other
 
-    def allowed(self, ids: Sequence[int], allowed_V: np.ndarray) -> np.ndarray:
-        """Which of the tokens of `allowed_V` may follow those of a reply, (V,).
-
-        Where none may, or the library gives up: `</s>`, and `failure` says why.
-        """
-        for token in ids[self.taken :]:
-            self.matcher.consume_token(token)
-        self.taken = len(ids)
-        bits = np.frombuffer(self.matcher.compute_bitmask(), np.uint8)
-        mask_V = allowed_V.copy()  # which has none of the ids that the tokenizer lacks
-        known = np.unpackbits(bits, count=min(8 * len(bits), len(mask_V)), bitorder="little")
-        mask_V[: len(known)] &= known.view(np.bool_)
-        self.failure = self.error() or ("" if mask_V.any() else "no token may follow")
-        if self.failure:
-            mask_V[:] = False
-            mask_V[self.end_id] = True
-        return mask_V
-
     def error(self) -> str:
         """The library's error in one line."""
         if not self.matcher.is_error():
@@ -117,6 +103,47 @@ class Form:
             return "it is too complex"
         said = [line for line in lines if line.startswith("error: ")]
         return (said or lines)[0].removeprefix("error: ")[:200]
+
+
+def token_masks(
+    forms: Sequence[Form | None], replies: Sequence[Sequence[int]], allowed_V: np.ndarray
+) -> np.ndarray:
+    """Which tokens of `allowed_V` may follow those of each reply, as bits, the lowest first.
+
+    Returns (B, ⌈V / 32⌉) uint32. Where none may, or the library gives up: `</s>`, and the form's
+    `failure` says why.
+    """
+    from llguidance.numpy import consume_token_par, fill_next_token_bitmask_par
+
+    bits = np.packbits(allowed_V, bitorder="little")
+    allowed_W = np.pad(bits, (0, -len(bits) % 4)).view(np.int32)
+    masks_BW = np.full((len(forms), len(allowed_W)), -1, np.int32)
+    formed = [(number, form) for number, form in enumerate(forms) if form]
+    new = [(form, replies[number][form.taken :]) for number, form in formed]
+    for place in range(max((len(ids) for _, ids in new), default=0)):
+        tokens = [(form.matcher, ids[place]) for form, ids in new if place < len(ids)]
+        consume_token_par(threads(), tokens)
+    for form, ids in new:
+        form.taken += len(ids)
+    if formed:
+        matchers = [(form.matcher, number) for number, form in formed]
+        fill_next_token_bitmask_par(threads(), matchers, masks_BW)
+    masks_BW &= allowed_W
+    found_B = np.count_nonzero(masks_BW, axis=1)
+    for number, form in formed:
+        form.failure = form.error() or ("" if found_B[number] else "no token may follow")
+        if form.failure:
+            masks_BW[number] = 0
+            masks_BW[number, form.end_id // 32] = 1 << form.end_id % 32
+    return masks_BW.view(np.uint32)
+
+
+@functools.cache
+def threads() -> "LLExecutor":
+    """Threads that find the tokens of many replies at once."""
+    from llguidance import LLExecutor
+
+    return LLExecutor(num_threads=min(MOST_THREADS, threads_allowed()))
 
 
 @functools.lru_cache(maxsize=32)

@@ -43,7 +43,7 @@ class CacheMemory:
         self.passes: dict[tuple[int, int, bool, Any], Any] = {}
         """`AppendingPass` by rows, room for tokens of each, whether all of their outputs are
         needed, and what goes on behind the last ones."""
-        self.samplers: dict[tuple[int, int], Any] = {}
+        self.samplers: dict[tuple[Any, ...], Any] = {}
         """`DeviceLoop` by rows and tokens of a step."""
         self.widths: dict[tuple[int, int, bool], tuple[int, int]] = {}
         """What `appending.width_and_room` found."""

@@ -12,7 +12,7 @@ from typing import Self
 import numpy as np
 
 from nanoeuler.backend.capabilities import ChoosingBackend
-from nanoeuler.backend.records import Array, DraftRows, Norm
+from nanoeuler.backend.records import Array, ChoiceRows, DraftRows, Norm
 from nanoeuler.model.appending import CachedPass, append, run_cached
 from nanoeuler.model.blocks.block import Rows
 from nanoeuler.model.cache import Cache, CacheMemory
@@ -44,9 +44,10 @@ class DeviceLoop(CachedPass, ABC):
         One of more `rows` than the cache has serves caches of up to that many; the memory must
         have them.
         """
-        key, known = (rows or len(cache.lengths), tokens), cache.memory.samplers
+        sizes, known = (rows or len(cache.lengths), tokens), cache.memory.samplers
+        key = cls, *sizes
         if key not in known or known[key].allowed_V is not allowed_V:
-            known[key] = cls(model, cache.memory, *key, allowed_V)
+            known[key] = cls(model, cache.memory, *sizes, allowed_V)
         return known[key]
 
     def __init__(
@@ -83,6 +84,10 @@ class DeviceLoop(CachedPass, ABC):
     def launch(self) -> None:
         """Launch another step, behind the last one launched."""
         self.program.run()
+        self.expect()
+
+    def expect(self) -> None:
+        """The ids of a step just launched will come."""
         self.ring.expect()
 
 
@@ -126,7 +131,7 @@ class Sampler(DeviceLoop):
             self.launch()
         else:
             append(self.model, cache, tokens, counts, behind=self.sample_behind, inputs=inputs)
-            self.ring.expect()
+            self.expect()
             self.following = cache.lengths.copy(), settings, np.add(draws_B, 1)
 
     def again(self, settings: np.ndarray, draws_B: Sequence[int]) -> None:
@@ -160,8 +165,57 @@ class Sampler(DeviceLoop):
 
     def sample(self, draws_B: Array, settings_B4: Array, lengths_B: Array | None = None) -> None:
         (tokens,), sampled = self.tokens.arrays, self.sampled.reshape(-1)
-        inputs = self.logits, self.allowed, settings_B4, draws_B
-        self.backend.choose(*inputs, sampled, tokens, lengths_B, self.ring)
+        rows = ChoiceRows(settings_B4, draws_B, sampled, tokens, lengths_B)
+        self.backend.choose(self.logits, self.allowed, rows, self.ring)
+
+
+class FormSampler(Sampler):
+    """Samples once the host has found out which tokens may follow, while the device computes."""
+
+    def __init__(
+        self, model: Transformer, memory: CacheMemory, rows: int, tokens: int, allowed_V: np.ndarray
+    ):
+        super().__init__(model, memory, rows, tokens, allowed_V)
+        self.free = np.full((rows, -(-len(allowed_V) // 32)), -1, np.int32).view(np.uint32)
+        """Masks of rows that may go on with any token."""
+        self.masks = self.backend.runtime.feed([self.free])
+        loop = weakref.proxy(self)
+        self.choice = self.backend.runtime.program(lambda: loop.choose_allowed())
+
+    def start(
+        self,
+        cache: Cache,
+        tokens: np.ndarray,
+        counts: np.ndarray,
+        settings: np.ndarray,
+        draws_B: Sequence[int],
+    ) -> None:
+        super().start(cache, tokens, counts, settings, draws_B)
+        if self.following:  # a prompt was read, whose inputs are not those of `choose`
+            self.again(settings, draws_B)
+
+    def again(self, settings: np.ndarray, draws_B: Sequence[int]) -> None:
+        self.following = None
+        self.feed.load(self.no_rows, *self.inputs(settings, draws_B))
+
+    def expect(self) -> None:
+        """Nothing is sampled yet."""
+
+    def sample_behind(
+        self, norm: Norm, draws_B: Array, settings_B4: Array, lengths_B: Array | None = None
+    ) -> None:
+        self.backend.next_logits(norm, self.model.weights.first_head, self.logits)
+
+    def choose(self, masks_BW: np.ndarray) -> None:
+        """Sample tokens whose bits are set, for the step started last. See `ChoosingBackend`."""
+        self.masks.load(np.concatenate([masks_BW, self.free[len(masks_BW) :]]))
+        self.choice.run()
+        self.ring.expect()
+
+    def choose_allowed(self) -> None:
+        (tokens,), (_, draws, settings) = self.tokens.arrays, self.feed.arrays
+        rows = ChoiceRows(settings, draws, self.sampled.reshape(-1), tokens)
+        self.backend.choose(self.logits, self.allowed, rows, self.ring, *self.masks.arrays)
 
 
 class DraftingSampler(DeviceLoop):
@@ -228,13 +282,14 @@ class DraftingSampler(DeviceLoop):
         counters, sampled, unused = (
             array.reshape(-1) for array in (self.counters, self.sampled, self.unused)
         )
-        backend.choose(self.logits, self.allowed, settings, counters, sampled, unused, None)
+        choices = ChoiceRows(settings, counters, sampled, unused)
+        backend.choose(self.logits, self.allowed, choices)
         backend.accept_drafts(self.sampled, final.x_ND, rows, self.last.x_ND)
         if drafted.size:
             backend.next_logits(self.last, self.mtp_heads, self.mtp_logits)
             logits = self.mtp_logits.reshape(-1, model.heads.rows)
-            drawn = self.no_draws, self.unread, drafted.reshape(-1)
-            backend.choose(logits, self.allowed, self.greedy, *drawn, None)
+            choices = ChoiceRows(self.greedy, self.no_draws, self.unread, drafted.reshape(-1))
+            backend.choose(logits, self.allowed, choices)
         self.ring.write()
 
 

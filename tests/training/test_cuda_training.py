@@ -122,3 +122,31 @@ def test_fine_tuning_runs_on_the_gpu(cuda_trainer):
     losses = [entry["loss"] for entry in cuda_trainer.metrics("sft") if "loss" in entry]
     assert losses[-1] < 0.5 * losses[0]
     assert "engine=cuda" in said
+
+
+@pytest.mark.parametrize(("precision", "bound"), [("fp32", 1 + 1e-4), ("bf16", 1.25)])
+def test_rewards_are_learned_on_the_gpu_and_a_kill_changes_nothing(cuda_trainer, precision, bound):
+    cuda_trainer.run("sft", *DEVICE)
+    cuda_trainer.config["rl"] |= {
+        "reward": "regex:hen",  # any model can learn to say it, whatever it is asked
+        "epochs": 8,
+        "group": 16,
+        "batch_tokens": 16000,
+        "learning_rate": 3e-3,
+        "checkpoint_minutes": 0.0001,
+        "precision": precision,
+    }
+    parent = cuda_trainer.output / "sft/model"
+    options = "rl", "--parent", str(parent), *DEVICE
+    cuda_trainer.run(*options)
+    whole = cuda_trainer.weights("rl")
+    steps = [line for line in cuda_trainer.metrics("rl") if "loss" in line]
+    assert steps[-1]["reward"] > 0.6 > 0.2 > steps[0]["reward"]
+    # sampler and trainer compute the same products in other orders
+    assert max(line["ratio"] for line in steps) < bound
+    cuda_trainer.output = cuda_trainer.output / "killed"
+    process = cuda_trainer.start_until(5, *options)
+    process.kill()
+    process.communicate()
+    assert "going on from step" in cuda_trainer.run(*options)
+    assert cuda_trainer.weights("rl") == whole

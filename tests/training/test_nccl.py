@@ -239,3 +239,25 @@ def test_tuning_stages_share_steps_too(several_gpus):
     assert_several_train_as_one(several_gpus, stage="sft")
     parent = str(start / "one" / "sft" / "model")
     assert_several_train_as_one(several_gpus, "--parent", parent, stage="dpo")
+
+
+def test_replies_are_shared_and_a_repeated_run_has_the_same_bits(several_gpus):
+    several_gpus.run("sft", *ONE)
+    parent = "--parent", str(several_gpus.output / "sft/model")
+    several_gpus.config["rl"] |= {
+        "reward": "regex:hen",
+        "epochs": 4,
+        "group": 16,
+        "batch_tokens": 16000,
+        "learning_rate": 1e-2,
+    }
+    first = []
+    for folder, gpus in (("one", ONE), ("two", TWO), ("again", TWO)):
+        run_in(several_gpus, folder, *gpus, *parent, stage="rl")
+        first.append(next(line for line in several_gpus.metrics("rl") if "loss" in line))
+        if folder == "two":
+            two = several_gpus.weights("rl")
+    for key in ("reward", "entropy", "reply_tokens", "ended"):
+        assert first[0][key] == first[1][key], "the first replies have the same bits"
+    assert first[1]["gradient_norm"] == pytest.approx(first[0]["gradient_norm"], rel=1e-2)
+    assert several_gpus.weights("rl") == two

@@ -299,7 +299,7 @@ class KernelSources:
         attention = self.decode_attention(sizes, tokens)
         return [self.decode_layer(sizes, tokens, tokens), attention]
 
-    def sampling(self, vocab_size: int, *, clusters: bool = False) -> Source:
+    def sampling(self, vocab_size: int, *, clusters: bool = False, masked: bool = False) -> Source:
         return self.source(
             "sampling",
             THREADS=choosing_threads(vocab_size),
@@ -309,6 +309,7 @@ class KernelSources:
             HELD=int(held_bytes(vocab_size, clusters=clusters) > 0),
             CANDIDATES=CANDIDATES if vocab_size > SORTED_TOKENS else 0,
             CLUSTER=choosing_blocks(vocab_size, clusters=clusters),
+            MASKED=int(masked),
         )
 
     def all(

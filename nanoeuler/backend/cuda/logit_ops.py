@@ -20,7 +20,7 @@ from nanoeuler.backend.cuda.kernel_sources import (
 from nanoeuler.backend.cuda.kernels import row_stride
 from nanoeuler.backend.cuda.parts import CudaParts
 from nanoeuler.backend.cuda.runtime import DeviceHostRing
-from nanoeuler.backend.records import DraftRows, LogitRows, PreferencePairs
+from nanoeuler.backend.records import ChoiceRows, DraftRows, LogitRows, PreferencePairs
 from nanoeuler.backend.runtime import HostRing
 
 
@@ -87,23 +87,21 @@ class LogitOps(CudaParts, ChoosingBackend):
         self,
         logits_BV: Array,
         allowed_V: Array,
-        settings: Array,
-        draws_B: Array,
-        chosen_B: Array,
-        tokens_B: Array,
-        lengths_B: Array | None,
+        rows: ChoiceRows,
         ring: HostRing | None = None,
+        masks_BW: Array | None = None,
     ) -> None:
         """Choose the next token of each row, see sampling.cu."""
         V, stride = len(allowed_V), np.int64(logits_BV.shape[1])
-        source = self.sources.sampling(V, clusters=self.has_clusters)
-        threads, shared = choosing_threads(V), choosing_bytes(V, clusters=self.has_clusters)
-        own = int(settings.ndim == 2)  # each row's
-        inputs = logits_BV, stride, allowed_V, settings, own, draws_B
+        masked, clusters = masks_BW is not None, self.has_clusters
+        source = self.sources.sampling(V, clusters=clusters, masked=masked)
+        threads, shared = choosing_threads(V), choosing_bytes(V, clusters=clusters)
+        own = int(rows.settings.ndim == 2)  # each row's
+        inputs = logits_BV, stride, allowed_V, masks_BW, rows.settings, own
         assert ring is None or isinstance(ring, DeviceHostRing)
         slots = ring.target if ring else (None, None, 0)
-        arguments = *inputs, chosen_B, tokens_B, lengths_B, *slots
-        grid = len(logits_BV) * choosing_blocks(V, clusters=self.has_clusters)
+        arguments = *inputs, *rows[1:], *slots
+        grid = len(logits_BV) * choosing_blocks(V, clusters=clusters)
         self.launch(source, "choose", grid, threads, *arguments, shared=shared, early=True)
 
     def lay_out_drafts(

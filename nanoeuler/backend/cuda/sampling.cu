@@ -10,9 +10,10 @@
 // has the token; the blocks of a cluster share the tokens (searched_choice.cuh).
 //
 // in:  logits (B, V) float, rows `stride` apart; allowed (V) bytes, 1 for a token that may be
-//      chosen; settings: see there, those of row b at b · settings_stride; draws (B) int64: the
-//      number of the token in its row's sequence, the counter of Philox 4×64 (Salmon et al. 2011),
-//      whose key holds the seed
+//      chosen; masks (B, ceil(V / 32)) unsigned, if MASKED: bits, the lowest first, of the tokens
+//      that may be chosen in this row; settings: see there, those of row b at b · settings_stride;
+//      draws (B) int64: the number of the token in its row's sequence, the counter of Philox 4×64
+//      (Salmon et al. 2011), whose key holds the seed
 // out: chosen (B) int, −1 where a logit is not finite or nothing is allowed; tokens (B) int: the
 //      same for the next step, with 0 instead of −1; draws advance by 1, and so do lengths (B) int,
 //      the tokens in the cache, where given; ring (slots, B) int in pinned memory of the host, if
@@ -21,8 +22,8 @@
 //        more each time that a bin has too many tokens to be sorted; the rest stays on the chip
 //
 // Compiled in: VOCAB, THREADS of a block, BINS, SHARED_BYTES of its dynamic shared memory,
-// CANDIDATES of a bin that are sorted, 0 where all tokens are, CLUSTER, the blocks of a row, and
-// HELD, whether their shared memory has room for a large vocabulary's logits.
+// CANDIDATES of a bin that are sorted, 0 where all tokens are, CLUSTER, the blocks of a row, HELD,
+// whether their shared memory has room for a large vocabulary's logits, and MASKED.
 #include "common.cuh"
 #include "overlap.cuh"
 
@@ -72,9 +73,17 @@ __device__ __forceinline__ u64 bound_of_p(double top_p, u64 total) {
     return min(max(u64(ceil(top_p * double(total))), 1ull), total) - 1;
 }
 
+// Tokens of one row that may be chosen.
+struct Allowed {
+    const unsigned char* bytes;  // (V)
+    const unsigned* mask;        // bits
+    __device__ __forceinline__ bool operator[](int id) const {
+        return bytes[id] && (!MASKED || mask[id / 32] >> id % 32 & 1);
+    }
+};
+
 // −∞ where the token may not be chosen; one load does not wait for the other
-__device__ __forceinline__ float
-read_logit(const float* logits, const unsigned char* allowed, int id) {
+__device__ __forceinline__ float read_logit(const float* logits, Allowed allowed, int id) {
     const float logit = logits[id];
     return allowed[id] ? logit : -INFINITE;
 }
@@ -89,15 +98,16 @@ read_logit(const float* logits, const unsigned char* allowed, int id) {
 #endif
 
 extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS)
-    choose(const float* logits, long long stride, const unsigned char* allowed,
-        const Settings* settings, int settings_stride, long long* draws, int* chosen, int* tokens,
-        int* lengths, int* ring, int* slot, int slots) {
+    choose(const float* logits, long long stride, const unsigned char* bytes,
+        const unsigned* masks, const Settings* settings, int settings_stride, long long* draws,
+        int* chosen, int* tokens, int* lengths, int* ring, int* slot, int slots) {
     extern __shared__ __align__(16) unsigned char memory[];
     __shared__ double draw;
     __shared__ int likeliest;
     let_next_start();
     const int b = blockIdx.x / CLUSTER, rank = blockIdx.x % CLUSTER;
     const Settings& s = settings[b * settings_stride];
+    const Allowed allowed = {bytes, masks + (MASKED ? b * ((VOCAB + 31) / 32) : 0)};
     const bool greedy = s.temperature == 0;
     // One thread draws while the logits are still being computed, as it takes 2 µs.
     const u64 early = draws[b];

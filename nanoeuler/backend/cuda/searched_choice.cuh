@@ -27,7 +27,7 @@ __device__ __forceinline__ u64 block_max(u64 value) {
 // them in shared memory if they are HELD.
 struct Row {
     const float* logits;
-    const unsigned char* allowed;
+    Allowed allowed;
     int rank;
     float* held;
 
@@ -302,7 +302,7 @@ __device__ __forceinline__ int find(const Search& search, const Settings& s, con
 
 // The id of the token, in every thread of the first block; −1 where a logit is not finite or
 // nothing is allowed.
-__device__ __forceinline__ int choose_searched(const float* logits, const unsigned char* allowed,
+__device__ __forceinline__ int choose_searched(const float* logits, Allowed allowed,
     const Settings& s, const double& draw, u64* memory, int rank) {
     constexpr u64 BROKEN = ~0ull;  // above any rank
     const Row row = {logits, allowed, rank,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from test_decoding import WARM, engine
 
-from nanoeuler.backend.records import DraftRows
+from nanoeuler.backend.records import ChoiceRows, DraftRows
 from nanoeuler.errors import UserError
 from nanoeuler.inference.sampling import GREEDY, NOT_FINITE, Sampling, check, sample
 from tests.choosing_backend import ChoosingReference
@@ -37,15 +37,17 @@ def chosen_by_device(backend, logits, samplings, positions, allowed):
     draws = backend.from_host(np.asarray(positions, np.int64))
     chosen, tokens, lengths = (backend.from_host(np.full(rows, -7, np.int32)) for _ in range(3))
     ring = backend.runtime.host_ring(chosen, 1)
+    masks = None
+    if allowed.ndim == 2:  # of each row, which words of 32 bits have
+        allowed = np.pad(allowed, ((0, 0), (0, -allowed.shape[1] % 32)))
+        masks = backend.from_host(np.packbits(allowed, axis=1, bitorder="little").view(np.uint32))
+        allowed = np.ones(logits.shape[1])
     backend.choose(
         backend.from_host(logits),
         backend.from_host(allowed.astype(np.uint8)),
-        settings,
-        draws,
-        chosen,
-        tokens,
-        lengths,
+        ChoiceRows(settings, draws, chosen, tokens, lengths),
         ring,
+        masks,
     )
     ring.expect()
     np.testing.assert_array_equal(ring.take(), backend.to_host(chosen))
@@ -81,6 +83,10 @@ def test_the_device_chooses_what_the_host_chooses(vocabulary, portable):
         positions = random.integers(0, 2**40, 64)
         chosen = chosen_by_device(backend, logits, samplings, positions, allowed)
         np.testing.assert_array_equal(chosen, sample(logits, samplings, positions, allowed))
+    of_rows = random.random((64, vocabulary)) < 0.3
+    of_rows[:, 1] = True
+    chosen = chosen_by_device(backend, logits, samplings, positions, of_rows)
+    np.testing.assert_array_equal(chosen, sample(logits, samplings, positions, of_rows))
     chosen = chosen_by_device(backend, logits, [WARM], positions, allowed)  # for all rows
     np.testing.assert_array_equal(chosen, sample(logits, WARM, positions, allowed))
 
@@ -101,7 +107,7 @@ def test_choices_one_behind_another_draw_one_number_each(vocabulary):
 
     def choose_all():
         for each in chosen[1:]:
-            backend.choose(on_device, allowed, settings, draws, each, chosen[0], None, ring)
+            backend.choose(on_device, allowed, ChoiceRows(settings, draws, each, chosen[0]), ring)
 
     program = backend.runtime.program(choose_all)
     for run in range(3):
