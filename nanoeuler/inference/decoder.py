@@ -28,7 +28,7 @@ from nanoeuler.inference.speculation import (
 )
 from nanoeuler.model.appending import append, extend
 from nanoeuler.model.cache import Cache
-from nanoeuler.model.calls import Calls
+from nanoeuler.model.calls import Calculator, Calls
 from nanoeuler.model.config import round_up
 from nanoeuler.model.sampler import AHEAD, DeviceLoop, DraftingSampler, FormSampler, Sampler
 from nanoeuler.model.transformer import Transformer
@@ -112,10 +112,13 @@ class Decoder(Generic[AnyRow]):
         speculation: Speculation | None = None,
         *,
         joining: bool = False,
+        calculator: Calculator | None = None,
     ):
         """At most `rows`, which read at most `capacity` tokens each. `allowed_V` is True for the
         tokens that may be sampled at all. `speculation`: tokens are drafted, which changes the time
-        and not the tokens. `joining`: rows come and go, and only one that is alone takes drafts."""
+        and not the tokens. `joining`: rows come and go, and only one that is alone takes drafts.
+        `calculator`: the model has learned to call it."""
+        self.calculator = calculator
         self.model, self.allowed_V = model, allowed_V
         self.most_rows, self.capacity = rows, capacity
         self.speculation, self.joining = speculation, joining
@@ -131,6 +134,11 @@ class Decoder(Generic[AnyRow]):
         return 0
 
     # ---- rows
+
+    def heed_calls(self, row: Row) -> None:
+        """Let a new row call the calculator, if the model does and the row has no form."""
+        if self.calculator and not row.form:
+            row.calls = Calls(self.calculator, row.prompt)
 
     def join(self, row: AnyRow, cache: Cache, number: int) -> None:
         """Add a row; row `number` of another cache has all of its tokens but the last."""
@@ -325,11 +333,17 @@ class DeviceDecoder(Decoder[AnyRow]):
         return AHEAD * model.backend.drafted_tokens
 
     def remove(self, row: AnyRow) -> None:
-        if self.launched and not self.joining:
-            if not self.drafts:
-                self.cache.lengths -= self.sampler.ring.waiting
-            self.launched = []
+        if not self.joining:
+            self.discard()
         super().remove(row)
+
+    def discard(self) -> None:
+        """Results of steps launched ahead are discarded."""
+        if self.launched and not self.drafts:  # which the cache counts with the rows of then
+            launched = set(self.launched)
+            ahead = [row in launched for row in self.rows]
+            self.cache.lengths -= self.sampler.ring.waiting * np.array(ahead, np.int32)
+        self.launched = []
 
     def clear(self) -> None:
         super().clear()
@@ -361,7 +375,9 @@ class DeviceDecoder(Decoder[AnyRow]):
         if speculation := self.drafting(rows):
             speculation.note(passes or [Taken(row.ids[-1:]) for row in rows])
         logits_BV = self.logits(sampler, len(rows)) if self.scored else None
-        if sampler.ring.waiting == 0:
+        if self.gives():  # the steps ahead have read other tokens
+            self.discard()
+        if sampler.ring.waiting == 0 or not self.launched:
             self.launched = []
             if self.joining:
                 self.start(
@@ -399,6 +415,8 @@ class DeviceDecoder(Decoder[AnyRow]):
         formed = isinstance(self.sampler, FormSampler)
         if self.scored or formed or wanted != drafts or (may_draft and behind_prompt):
             return
+        if self.gives():
+            return
         if drafts and self.room() < 2 * (1 + drafts):
             return  # there must be some even where all of this step's are right
         most = AHEAD if self.joining and not may_draft else 2
@@ -412,10 +430,16 @@ class DeviceDecoder(Decoder[AnyRow]):
     def wanted_drafts(self) -> int:
         """Drafts of the next step; behind a prompt, a token is sampled without any."""
         rows, speculation = self.rows, self.drafting(self.rows)
-        if speculation is None or not rows[0].ids:
+        if speculation is None or not rows[0].ids or self.gives():
             return 0
         assert isinstance(speculation, DeviceSpeculation)
         return speculation.wanted([row.repeats for row in rows], self.room())
+
+    def gives(self) -> bool:
+        """Are tokens of results to follow? The host puts them in, step by step."""
+        return self.calculator is not None and any(
+            row.calls and row.calls.given for row in self.rows
+        )
 
     def room(self) -> int:
         """Tokens that each row has room for, beside those that it is known to have read."""
@@ -432,7 +456,7 @@ class DeviceDecoder(Decoder[AnyRow]):
         tokens = sampler.ring.take()[: len(rows), 0].tolist()
         check(min(tokens))
         for row, token in zip(rows, tokens, strict=True):
-            row.ids.append(token)
+            row.take([token])
 
     def take_drafts(self, rows: Sequence[Row]) -> list[Taken]:
         """The same with the drafts that were right."""
@@ -440,8 +464,9 @@ class DeviceDecoder(Decoder[AnyRow]):
         for number, sampled in enumerate(self.sampler.ring.take().tolist()):
             row, ids = rows[number], [token for token in sampled if token != NOT_KEPT]
             check(min(ids))
-            passes.append(Taken(ids, self.drafts, row.repeats.repeated > 0))
-            row.ids += ids
+            repeats = row.repeats.repeated > 0
+            row.take(ids)
+            passes.append(Taken(ids, self.drafts, repeats))
             self.cache.lengths[number] += len(ids)
         return passes
 

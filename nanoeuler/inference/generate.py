@@ -11,7 +11,7 @@ from nanoeuler.inference.decoder import Row, decoder_kind
 from nanoeuler.inference.forms import Form
 from nanoeuler.inference.sampling import Sampling
 from nanoeuler.inference.speculation import Speculation
-from nanoeuler.model.calls import Calculator, Calls
+from nanoeuler.model.calls import Calculator
 from nanoeuler.model.likelihood import Share, in_order
 from nanoeuler.model.transformer import Batch, Transformer
 from nanoeuler.tokenizer import StreamDecoder, Tokenizer
@@ -56,10 +56,7 @@ class Decoding:
         self.scored = scored
         firsts = (first_position + np.zeros(len(prompts), np.int64)).tolist()
         rows = [
-            Row(
-                *(list(prompt), sampling, first, scored, form and form.begin()),
-                calls=Calls(calculator, prompt) if calculator and not form else None,
-            )
+            Row(list(prompt), sampling, first, scored, form and form.begin())
             for prompt, first in zip(prompts, firsts, strict=True)
         ]
         # passes over drafts may go on behind the last token; without drafts the cache is as long,
@@ -67,7 +64,11 @@ class Decoding:
         longest = max(map(len, prompts)) + max_tokens + 2 * model.backend.drafted_tokens
         capacity = min(model.config.context, longest)
         decoder = decoder_kind(model)
-        self.decoder = decoder(model, len(rows), capacity, allowed_V, speculation)
+        self.decoder = decoder(
+            model, len(rows), capacity, allowed_V, speculation, calculator=calculator
+        )
+        for row in rows:
+            self.decoder.heed_calls(row)
         self.decoder.rows += rows
         self.continuations = [Continuation() for _ in prompts]
         self.written = dict(zip(rows, self.continuations, strict=True))

@@ -92,7 +92,9 @@ class Batch:
         speculation = Speculation.of(self.model) if model.writer.speculates else None
         sizes = self.most_rows, self.context
         self.decoder: Decoder[ReplyRow] = decoder_kind(self.model)(
-            self.model, *sizes, self.allowed_V, speculation, joining=True
+            *(self.model, *sizes, self.allowed_V, speculation),
+            joining=True,
+            calculator=model.writer.calculator,
         )
         self.piece = DEVICE_PIECE if self.on_device else PIECE
         prompts = prompt_rows(self.model, self.most_rows)
@@ -272,7 +274,9 @@ class Batch:
         text = StreamDecoder(self.tokenizer, job.stops) if job.stops else None
         scored, form = job.likeliest is not None, job.form and job.form.begin()
         known = job.prompt, job.samplings[choice]
-        return ReplyRow(*known, scored=scored, form=form, job=job, choice=choice, text=text)
+        row = ReplyRow(*known, scored=scored, form=form, job=job, choice=choice, text=text)
+        self.decoder.heed_calls(row)
+        return row
 
     def score_piece(self, job: Job, begin: int, logits_NV: np.ndarray) -> None:
         """Score the tokens of a prompt behind the one at `begin`, where the piece begins."""

@@ -8,6 +8,7 @@ import functools
 import numpy as np
 import pytest
 
+from nanoeuler.backend import make_backend
 from nanoeuler.backend.cpu.engine import CpuBackend
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.inference.generate import Writer
@@ -16,9 +17,15 @@ from nanoeuler.inference.speculation import Speculation
 from nanoeuler.model.calculator import calculate
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.vocabulary import build
+from tests.choosing_backend import ChoosingReference
 from tests.models import chain
 
-ENGINES = {"reference": lambda: ReferenceBackend(np.float32), "cpu": lambda: CpuBackend(1)}
+ENGINES = {
+    "reference": lambda: ReferenceBackend(np.float32),
+    "cpu": lambda: CpuBackend(1),
+    "choosing": lambda: ChoosingReference(np.float32),
+    "cuda": lambda: make_backend("cuda", precision="fp32"),
+}
 TOKENIZER = Tokenizer(build([]))  # a token is a byte
 END, CALL, CALL_END = TOKENIZER.end_id, *TOKENIZER.call_ids
 DIGITS, SIGNS, WORDS = (TOKENIZER.encode(text).tolist() for text in ("0123456789", "+-*/", " abc"))
@@ -46,7 +53,10 @@ def calling(end_share=0.0):
     return chances / chances.sum(axis=1, keepdims=True)
 
 
-@pytest.fixture(scope="module", params=ENGINES)
+@pytest.fixture(
+    scope="module",
+    params=["reference", "cpu", "choosing", pytest.param("cuda", marks=pytest.mark.gpu)],
+)
 def writer(request):
     return writer_on(ENGINES[request.param]())
 
@@ -114,17 +124,16 @@ def test_replies_are_as_specified_alone_and_together(writer, sampling, speculate
 
 
 @pytest.mark.parametrize("speculates", [False, True])
-def test_a_reply_goes_on_wherever_it_was_broken_off(speculates):
+def test_a_reply_goes_on_wherever_it_was_broken_off(writer, speculates):
     """In the midst of an expression and of a result, too."""
-    writer = writer_on(ReferenceBackend(np.float32))
-    whole = expected(WARM)[0][:30]
+    whole = expected(WARM)[0][:24]  # all that the context holds behind the prompt
     given = writer.calculator.results(whole)
-    assert [True, True] in [given[at : at + 2] for at in range(30)]
-    for limit in range(1, 30):
+    assert [True, True] in [given[at : at + 2] for at in range(24)]
+    for limit in range(1, 24):
         (begun,) = written(writer, [PROMPTS[0]], WARM, limit, speculates)
         assert begun == whole[:limit]
         prompt = PROMPTS[0] + begun
-        assert written(writer, [prompt], WARM, 30 - limit, speculates) == [whole[limit:]]
+        assert written(writer, [prompt], WARM, 24 - limit, speculates) == [whole[limit:]]
 
 
 def test_a_reply_may_end_within_a_call():
