@@ -118,11 +118,8 @@ class Calculator:
 
     def results(self, ids: Sequence[int]) -> list[bool]:
         """Which tokens of a reply are those of results, as the decoder put them in."""
-        calls, given = Calls(self, ()), []
-        for id in ids:
-            given.append(bool(calls.given))
-            calls.take(id)
-        return given
+        calls = Calls(self, ())
+        return [calls.take(id) for id in ids]
 
 
 class Calls:
@@ -157,10 +154,10 @@ class Calls:
                 return number
         return len(ids)
 
-    def take(self, id: int) -> None:
-        """Note a token."""
+    def take(self, id: int) -> bool:
+        """Note a token. Returns whether it is one of a result."""
         if self.given and id == self.given.pop(0):
-            return
+            return True
         self.given = []
         if id == self.calculator.call_id:
             self.expression = []
@@ -170,3 +167,4 @@ class Calls:
             self.expression = None
         elif self.expression is not None:
             self.expression.append(id)
+        return False

@@ -316,7 +316,7 @@ class ChatAnswer(Answer[ChatCompletion]):
         return choice
 
     def content(self, index: int, part: Part, *, streamed: bool) -> dict[str, Any]:
-        tokens = [self.token(each) for each in part.scored]
+        tokens = [self.token(each) for each in part.scored if each.logprob is not None]
         logprobs = None if self.asked.likeliest is None else {"content": tokens, "refusal": None}
         message = {"role": "assistant", "content": part.text, "refusal": None}
         if not streamed:

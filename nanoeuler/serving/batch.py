@@ -22,6 +22,7 @@ from nanoeuler.inference.forms import Form
 from nanoeuler.inference.sampling import Sampling
 from nanoeuler.inference.speculation import DeviceSpeculation, Speculation
 from nanoeuler.model.appending import append, extend
+from nanoeuler.model.calls import Calls
 from nanoeuler.model.config import round_up
 from nanoeuler.serving.channel import Piece, Scored
 from nanoeuler.serving.fitting import MOST_PROMPTS, USUAL_ROWS, most_rows, prompt_rows
@@ -76,6 +77,8 @@ class ReplyRow(Row):
     sent: int = 0
     """How many are in pieces that were delivered."""
     new_scored: list[Scored] = field(default_factory=list)
+    scored_calls: Calls | None = None
+    """Those of its tokens that are scored."""
 
 
 class Batch:
@@ -276,6 +279,8 @@ class Batch:
         known = job.prompt, job.samplings[choice]
         row = ReplyRow(*known, scored=scored, form=form, job=job, choice=choice, text=text)
         self.decoder.heed_calls(row)
+        if scored and row.calls:
+            row.scored_calls = Calls(row.calls.calculator, job.prompt)
         return row
 
     def score_piece(self, job: Job, begin: int, logits_NV: np.ndarray) -> None:
@@ -331,7 +336,12 @@ class Batch:
                 return True
             if job.likeliest is not None:
                 assert logits_V is not None
-                row.new_scored.append(self.score(logits_V, token, job.likeliest))
+                is_result = row.scored_calls is not None and row.scored_calls.take(token)
+                row.new_scored.append(
+                    Scored(token, None, [])
+                    if is_result
+                    else self.score(logits_V, token, job.likeliest)
+                )
             if row.text:
                 row.text.push(token)
                 if row.text.stopped:

@@ -46,7 +46,8 @@ class ServedModel(NamedTuple):
 class Scored(NamedTuple):
     """A token with its log-probability, and the likeliest tokens at its place with theirs.
 
-    None for the first token of a text, which nothing predicts.
+    None for the first token of a text, which nothing predicts, and for results of the calculator,
+    which were not sampled.
     """
 
     token: int

@@ -10,6 +10,7 @@ the sampled tokens, with weights w that are known before the backward pass. docs
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from nanoeuler.config.stages import RL
 from nanoeuler.errors import UserError
 from nanoeuler.inference.generate import Writer
 from nanoeuler.inference.sampling import GREEDY, Sampling
+from nanoeuler.model.calls import Calculator
 from nanoeuler.model.likelihood import Share, in_order
 from nanoeuler.model.template import TEMPLATES
 from nanoeuler.storage.files import sha256_text
@@ -93,11 +95,11 @@ def read_problems(
 
 @dataclass
 class Replies:
-    """Replies to some prompts, each of its sampled tokens, `</s>` included."""
+    """Replies to some prompts, each of its tokens, `</s>` included."""
 
     tokens: list[list[int]] = field(default_factory=list)
     logprobs: list[list[float]] = field(default_factory=list)
-    """Of each token, by the logits that it was sampled from."""
+    """Of each token that was sampled, by the logits that it was sampled from."""
     ended: list[bool] = field(default_factory=list)
     """By `</s>`; False: cut off at the limit."""
     rewards: list[float] = field(default_factory=list)
@@ -118,10 +120,18 @@ class Sampler:
         share: Share,
         *,
         only_ended: bool = False,
+        calculator: bool = False,
     ):
-        """`only_ended`: a reply that is cut off at `max_tokens` earns nothing."""
+        """`only_ended`: a reply that is cut off at `max_tokens` earns nothing. `calculator`: the
+        model calls it."""
         self.tokenizer, self.rewards, self.max_tokens = tokenizer, rewards, max_tokens
         self.share, self.only_ended = share, only_ended
+        self.calculator = Calculator(tokenizer) if calculator else None
+
+    def sampled(self, reply: Sequence[int]) -> list[bool]:
+        """Which tokens of a reply were sampled: results of the calculator were not."""
+        given = self.calculator.results(reply) if self.calculator else [False] * len(reply)
+        return [not each for each in given]
 
     def replies(
         self, model: "Transformer", problems: Sequence[Problem], sampling: Sampling
@@ -131,7 +141,7 @@ class Sampler:
         Every id may be sampled, so that the distribution is the one that is trained. A reply with
         an id that stands for no text earns nothing.
         """
-        writer = Writer(model, self.tokenizer)
+        writer = Writer(model, self.tokenizer, calculator=self.calculator is not None)
         has_text_V = writer.allowed_V
         learned = sampling.temperature > 0
         if learned:
@@ -151,13 +161,14 @@ class Sampler:
             found = Replies()
             for problem, written in zip(chosen, decoding.continuations, strict=True):
                 end = [self.tokenizer.end_id] if written.ended else []
-                found.tokens.append(written.ids + end)
-                found.logprobs.append(written.logprobs)
+                tokens = written.ids + end
+                found.tokens.append(tokens)
+                found.logprobs.append(list(compress(written.logprobs, self.sampled(tokens))))
                 found.ended.append(written.ended)
                 reward = 0.0
                 counts = written.ended or not self.only_ended
                 if counts and has_text_V[written.ids].all():
-                    text = self.tokenizer.decode(written.ids, continues=True)
+                    text = self.tokenizer.decode_reply(written.ids)
                     reward = self.rewards.of(problem.instruction, text, problem.answer)
                 found.rewards.append(reward)
             return found
@@ -344,7 +355,8 @@ class RolloutStream:
             ids[row, :size] = tokens[:-1]
             positions[row, :size] = np.arange(size)
             starts[row, size:] = size
-            targets[row, len(problem.prompt) - 1 : size, 0] = reply
+            learned = np.where(self.sampler.sampled(reply), reply, -1)
+            targets[row, len(problem.prompt) - 1 : size, 0] = learned
         return StepRows(ids, positions, starts, targets, np.zeros(targets.shape, np.float32))
 
     def logprobs(self, model: "Transformer", rows: StepRows) -> np.ndarray:
@@ -364,7 +376,7 @@ class RolloutStream:
         notes = {
             "reward": float(rewards_PG.mean()),
             "entropy": entropy_of(replies),
-            "reply_tokens": float(learned_RT.sum(axis=1).mean()),
+            "reply_tokens": float(np.mean([len(tokens) for tokens in replies.tokens])),
             "ended": float(np.mean(replies.ended)),
             "all_right": float(np.mean(decided_P & (rewards_PG[:, 0] > 0))),
             "all_wrong": float(np.mean(decided_P & (rewards_PG[:, 0] <= 0))),

@@ -45,6 +45,13 @@ def test_later_stages_inherit_it(calling):
     trainer.config["dpo"] |= {"epochs": 1, "keep": "final"}
     trainer.run("dpo", *parent)
     assert load_model(trainer.output / "dpo" / "model").calculator
+    trainer.config["rl"] |= {"keep": "final", "reward": "number"}
+    problem = {"instruction": "Add 2 and 3.", "input": "", "answer": "5"}
+    parts = {"train": [problem] * 24, "validation": [problem]}
+    write_splits(trainer.output / "sums", parts, {"version": 1, "name": "sums"}, "records")
+    data = ["--problems", str(trainer.output / "sums" / "manifest.json")]
+    trainer.run("rl", "--parent", str(trainer.output / "dpo" / "model"), *data)
+    assert load_model(trainer.output / "rl" / "model").calculator
 
 
 def test_other_models_call_nothing_and_their_folders_say_nothing_of_it(tuned):

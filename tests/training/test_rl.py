@@ -49,8 +49,9 @@ EVERY_LOGPROBS = [[0.0] * len(reply) for reply in EVERY]
 
 class ToyTokenizer:
     end_id, vocab_size, special_ids = END, VOCABULARY, {"</s>": END}
+    call_ids = None
 
-    def decode(self, ids, continues):
+    def decode_reply(self, ids):
         return "".join(map(str, ids))
 
 

@@ -62,7 +62,11 @@ def job(inputs: Inputs[Rl], backend: "Backend", group: Group = ALONE) -> Job:
             "in the context; raise rl.context or lower rl.max_new_tokens"
         )
     rewards = Rewards(settings.reward, settings.reward_seconds, inputs.output)
-    sampler = Sampler(tokenizer, rewards, most, group.share, only_ended=settings.only_ended)
+    sampler = Sampler(
+        *(tokenizer, rewards, most, group.share),
+        only_ended=settings.only_ended,
+        calculator=parent.calculator,
+    )
     width = max(len(each.prompt) for each in problems) + most - 1 if problems else model.context
     row = settings.group * width
     amount = Amount.of(settings, len(problems) * row, row)
@@ -97,6 +101,7 @@ def job(inputs: Inputs[Rl], backend: "Backend", group: Group = ALONE) -> Job:
             **others,
             "tokenizer": tokenizer.fingerprint,
             "template": parent.template,
+            **({"calculator": True} if parent.calculator else {}),
         },
         stream=stream,
         schedule=Schedule.of(settings, steps),
