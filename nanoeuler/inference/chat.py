@@ -111,6 +111,8 @@ class Chat:
         stopped = False
         try:
             for piece in reply:
+                if reply.called:
+                    self.write(self.notice_style(f"[{printable(reply.called)}=]"))
                 self.write(printable(piece))
         except KeyboardInterrupt:
             stopped = True

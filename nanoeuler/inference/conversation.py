@@ -153,6 +153,9 @@ def shown(writer: Writer, token: int) -> str:
     """A token on one line, with its spaces visible."""
     if token == writer.tokenizer.end_id:
         return "(end)"
+    calls = writer.tokenizer.call_ids
+    if calls and token in calls:
+        return "(call)" if token == calls[0] else "(called)"
     text = writer.tokenizer.decode_bytes([token], continues=True).decode(
         "utf-8", "backslashreplace"
     )

@@ -120,6 +120,8 @@ class Reply:
         (self.continuation,) = decoding.continuations
         self.prompt_tokens = len(decoding.decoder.rows[0].prompt)
         self.shown = 0  # tokens
+        self.called = ""
+        """The expression of the call of the calculator that the last piece ended, if it did."""
         self.first_seconds = 0.0
         """Time to the first token, which is mostly spent on reading the prompt."""
         self.further_seconds = 0.0
@@ -132,7 +134,10 @@ class Reply:
                 self.timed_step()
             else:
                 self.shown += 1
-                yield self.decoder.push(written[self.shown - 1])
+                token = written[self.shown - 1]
+                self.called = self.ended_call(token)
+                yield self.decoder.push(token)
+        self.called = ""
         yield self.decoder.flush()
 
     def timed_step(self) -> None:
@@ -148,6 +153,17 @@ class Reply:
     def ids(self) -> list[int]:
         """The tokens that the pieces so far are made of."""
         return self.continuation.ids[: self.shown]
+
+    def ended_call(self, token: int) -> str:
+        """The expression of the call that the last token shown ends; empty where it ends none."""
+        tokenizer = self.decoder.tokenizer
+        if tokenizer.call_ids is None or token != tokenizer.call_ids[1]:
+            return ""
+        before = self.ids[-2::-1]
+        ends = [before.index(id) for id in tokenizer.call_ids if id in before]
+        inside = min(ends, default=0)  # up to another end, it has no beginning
+        begun = inside < len(before) and before[inside] == tokenizer.call_ids[0]
+        return tokenizer.decode(before[:inside][::-1], continues=True) if begun else ""
 
     @property
     def ended(self) -> bool:

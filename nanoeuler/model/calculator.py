@@ -60,11 +60,15 @@ def evaluate(expression: str) -> Fraction:
     text = expression.translate(IN_ASCII).rstrip(" ")
     values: list[Fraction] = []
     operators: list[str] = []
+    divides_by_zero = False
 
     def apply_down_to(rank: int) -> None:
         """Apply the operators on top of the stack whose rank is at least this."""
+        nonlocal divides_by_zero
         while operators and RANK[operators[-1]] >= rank:
             operator, right = operators.pop(), values.pop()
+            if operator == "/" and right == 0:  # told at the end, of what is an expression
+                divides_by_zero, right = True, Fraction(1)
             values.append(
                 -right if operator == NEGATIVE else OPERATION[operator](values.pop(), right)
             )
@@ -96,6 +100,8 @@ def evaluate(expression: str) -> Fraction:
         apply_down_to(1)
     if expects_value or operators:
         raise ValueError("the expression is not complete")
+    if divides_by_zero:
+        raise ZeroDivisionError
     return values.pop()
 
 

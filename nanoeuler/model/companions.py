@@ -41,6 +41,11 @@ messages = [{"role": "user", "content": "Name a colour."}]
 ids = tokenizer.apply_chat_template(
     messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
 )"""
+CALCULATOR = """\
+It writes expressions between the tokens `<|reserved_4|>` and `<|reserved_5|>`, and nanoeuler writes
+their results. Other programs do not calculate: there it is kept from such calls, or must write the
+results itself, which it has not learned.
+"""
 CONTINUE = 'ids = tokenizer("Once upon a time", return_tensors="pt")'
 ELSEWHERE = """\
 transformers has no class for blocks with this step size; `nanoeuler export` writes a model that it
@@ -54,6 +59,7 @@ class Described(Protocol):
     config: ModelConfig
     stage: str
     template: str | None
+    calculator: bool
     info: dict[str, Any]
 
 
@@ -144,6 +150,7 @@ def card(
         f"{model.config.context} tokens. Every text begins with the token {end}, as in training.",
         USE.format(prompt=prompt).strip() if known_to_transformers else ELSEWHERE.strip(),
         *(["It was made from:\n\n" + "\n".join(learned)] if learned else []),
+        *([CALCULATOR.strip()] if model.calculator else []),
         "Expect sentences that read well and are wrong: a model of this size knows little.",
     ]
     return printable("\n\n".join(parts) + "\n")

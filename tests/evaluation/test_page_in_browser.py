@@ -14,6 +14,7 @@ import nanoeuler
 from nanoeuler.evaluation.report.gather import gather
 from nanoeuler.evaluation.report.page import page as report
 from nanoeuler.evaluation.report.playable import fits, playable, round_to_bfloat16
+from nanoeuler.model.calculator import calculate
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import SavedModel, save_model
 from nanoeuler.model.flat import initial_parameters
@@ -362,3 +363,32 @@ def test_only_a_small_finished_model_lies_in_the_page(tmp_path):
     assert 'id="weights"' not in report(run, with_model=False)
     (made.model / "model.safetensors").unlink()
     assert playable(gather({"run": "made-up"}, made.run)) is None
+
+
+EXPRESSIONS = [
+    *("48/2", "2 × 3 − 12 ÷ 4", "0.2 x 50", "1,250*2", "1,00", "-3*-.5", "1/3", "-2/3", "1/7000"),
+    *("20000000/3", "1/8", "1/1048576", "1/2097152", "1/0", "1/0/", "1/(2-2)", "(1", "", "2(3)"),
+    *("9" * 20, "9" * 21, "9" * 201, "٣+1", "999999.5/3*3", "7/6/5/4", "(.1+.2)/3", "0/7", "-0"),
+]
+
+
+def test_the_page_calculates_as_we_do(open_page, tuned):
+    found = open_page(tuned.page).evaluate("(texts) => texts.map(calculate)", EXPRESSIONS)
+    assert found == list(map(calculate, EXPRESSIONS))
+
+
+def test_the_page_puts_results_in_behind_calls(open_page, tuned):
+    tokenizer = Tokenizer.load(tuned.model / "tokenizer.json")
+    call, end = tokenizer.call_ids
+    begun = [call, *tokenizer.encode("10*10").tolist(), end]
+    result = tokenizer.encode("100").tolist()
+    asked = [begun, [*begun, result[0]], [*begun, *result], begun[1:], begun[:-1]]
+    found = open_page(tuned.page).evaluate(
+        """async ([asked, calls]) => {
+            const { tokenizer } = await inPage.load();
+            tokenizer.calls = calls;
+            return asked.map((ids) => given(ids, tokenizer));
+        }""",
+        [asked, [call, end]],
+    )
+    assert found == [result, result[1:], [], [], []]

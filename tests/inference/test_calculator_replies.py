@@ -3,7 +3,9 @@
 The model is a chain: calls begin, end, nest and stay open at any place.
 """
 
+import contextlib
 import functools
+import re
 
 import numpy as np
 import pytest
@@ -11,6 +13,8 @@ import pytest
 from nanoeuler.backend import make_backend
 from nanoeuler.backend.cpu.engine import CpuBackend
 from nanoeuler.backend.reference import ReferenceBackend
+from nanoeuler.inference.chat import Chat
+from nanoeuler.inference.conversation import Conversation
 from nanoeuler.inference.generate import Writer
 from nanoeuler.inference.sampling import GREEDY, Sampling, sample
 from nanoeuler.inference.speculation import Speculation
@@ -173,3 +177,21 @@ def test_the_pieces_of_a_stream_have_no_calls(writer):
     assert text == TOKENIZER.decode_reply(reply.ids)
     assert CALL in reply.ids
     assert len(text) < len(reply.ids)
+
+
+def test_a_chat_shows_each_call_in_front_of_its_result():
+    writer, shown = writer_on(ReferenceBackend(np.float32)), []
+    lines = iter(["a b", "/why"])
+    chat = Chat(
+        Conversation(writer, None, False), WARM, 24, shown.append, notice_style="«{}»".format
+    )
+    with contextlib.suppress(StopIteration):
+        chat.run(lambda: next(lines))
+    text = "".join(shown)
+    calls = re.findall(r"«\[([^\]]*)=\]»", text)
+    assert "2-2/6/19" in calls or len(calls) > 2
+    for call in calls:
+        assert f"«[{call}=]»{calculate(call)}" in text
+    assert "reserved" not in text
+    assert "(call)" in text
+    assert "(called)" in text

@@ -1,6 +1,7 @@
 import json
 import shutil
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from nanoeuler.errors import UserError
 from nanoeuler.inference.sampling import Sampling
 from nanoeuler.interchange.accepting import accept
 from nanoeuler.model.checks.model_gradients import CASES, TINY
-from nanoeuler.model.companions import SAMPLING
+from nanoeuler.model.companions import CARD, SAMPLING
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import (
     SavedModel,
@@ -416,3 +417,12 @@ def test_weights_with_a_layer_more_than_the_config_says(saved):
 def test_a_bad_config_gets_a_sentence_with_its_path(saved, content, words):
     (saved[0] / "config.json").write_text(content)
     assert words in refusal(saved[0])
+
+
+def test_a_model_that_calls_the_calculator_says_so_in_its_card(saved, tmp_path):
+    folder, model = saved
+    assert "calculate" not in (folder / CARD).read_text()
+    save_model(tmp_path / "calls", replace(model, calculator=True))
+    assert load_model(tmp_path / "calls").calculator
+    card = " ".join((tmp_path / "calls" / CARD).read_text().split())
+    assert "Other programs do not calculate" in card

@@ -31,7 +31,7 @@ from nanoeuler.log import counted
 from nanoeuler.model.files import CONFIG
 from nanoeuler.storage.files import atomic_write
 
-PLAY = ("tokenizer", "model", "play")
+PLAY = ("calculator", "tokenizer", "model", "play")
 """Scripts of a page that holds a model."""
 
 

@@ -68,7 +68,8 @@ def pack(stage: str, folder: Path) -> Playable | None:
     description = {
         "config": dataclasses.asdict(saved.config),
         "tensors": [[tensor.name, tensor.size] for tensor in tensors],
-        "tokenizer": describe_tokenizer(tokenizer),
+        "tokenizer": describe_tokenizer(tokenizer)
+        | {"calls": tokenizer.call_ids if saved.calculator else []},
         "prompt": surroundings(saved),
     }
     packed = base64.b64encode(zlib.compress(planes.tobytes())).decode()

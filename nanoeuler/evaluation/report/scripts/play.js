@@ -23,14 +23,14 @@ class Playground {
     this.status.textContent = "Reading the weights …";
     await pause();
     Object.assign(this, await inPage.load());
-    const { specials, end, bytes } = this.tokenizer;
-    this.allowed = bytes.map((_, id) => id === end || !specials.has(id));
+    const { specials, end, bytes, calls } = this.tokenizer;
+    this.allowed = bytes.map((_, id) => id === end || calls.includes(id) || !specials.has(id));
     this.depth = 2 * this.model.config.layers;
   }
 
   // ---- reading and writing
 
-  // Read a token; `kind` is template, said or answer.
+  // Read a token; `kind` is template, said, answer, or result: of the calculator.
   append(id, kind) {
     const trace = { points: [], attention: [] };
     const token = { id, kind, likely: [], bits: 0, trace, shares: this.next };
@@ -42,7 +42,18 @@ class Playground {
     this.next = softmax(this.model.logits(stream));
     this.tokens.push(token);
     const texts = this.tokenizer.texts(this.tokens.map((each) => each.id));
-    token.text = id === this.tokenizer.end ? "" : texts.at(-1);
+    token.text = id === this.tokenizer.end ? "" : this.bracket(id) ?? texts.at(-1);
+  }
+
+  // How a call of the calculator shows: [48/2=]24.
+  bracket(id) {
+    return ["[", "=]"][this.tokenizer.calls.indexOf(id)];
+  }
+
+  // The next token of a result of the calculator, if one is to follow.
+  get result() {
+    const ids = this.tokens.filter(({ kind }) => /answer|result/.test(kind)).map(({ id }) => id);
+    return this.tokenizer.calls.length ? given(ids, this.tokenizer)[0] : undefined;
   }
 
   likeliest(shares, count = ALTERNATIVES) {
@@ -104,12 +115,13 @@ class Playground {
         end = `all of the ${this.limit} tokens that it reads at once are taken`;
         break;
       }
-      const id = this.choose(Number(temperature.value) || 0);
+      const result = this.result;
+      const id = result ?? this.choose(Number(temperature.value) || 0);
       if (id === this.tokenizer.end) {
         end = "ended by itself";
         break;
       }
-      this.append(id, "answer");
+      this.append(id, result === undefined ? "answer" : "result");
       count++;
       this.show();
       await pause();
@@ -169,8 +181,8 @@ class Playground {
     this.panel.replaceChildren(...this[`${this.view}Panel`](this.tokens[place]));
   }
 
-  // Bits as red, but of the template, which no stage learns; attention as blue, beside the token
-  // that is looked at most.
+  // Bits as red, but of template and results, which no stage learns; attention as blue, beside the
+  // token that is looked at most.
   colour() {
     const selected = this.tokens[this.selected];
     const looked = selected?.trace.attention[this.layer][this.head] ?? [];
@@ -179,7 +191,7 @@ class Playground {
     [...this.strip.children].forEach((span, place) => {
       const token = this.tokens[place];
       const attention = (looked[place] ?? 0) / most;
-      const bits = token.kind === "template" ? 0 : Math.min(1, token.bits / 8);
+      const bits = /template|result/.test(token.kind) ? 0 : Math.min(1, token.bits / 8);
       const tint = { bits, attention, depth: 0 }[this.view];
       span.style.setProperty("--tint", `${Math.round(70 * tint)}%`);
       span.style.setProperty("--hue", this.view === "attention" ? "var(--s0)" : "var(--s4)");
@@ -191,6 +203,7 @@ class Playground {
 
   spelled(id) {
     if (id === this.tokenizer.end) return "end";
+    if (this.bracket(id)) return this.bracket(id);
     return visible(new TextDecoder().decode(this.tokenizer.bytes[id]));
   }
 

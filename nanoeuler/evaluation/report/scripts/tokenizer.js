@@ -11,11 +11,13 @@ const WORDS = new RegExp(
 
 class Tokenizer {
   // `tokens`: each id's bytes, in hexadecimal. `merges`: pairs of ids, the first learned first.
-  constructor({ tokens, specials, merges, end }) {
+  // `calls`: the tokens around an expression, of a model that calls the calculator.
+  constructor({ tokens, specials, merges, end, calls }) {
     const bytesOf = (hex) => Uint8Array.from(hex.match(/../g) ?? [], (pair) => parseInt(pair, 16));
     this.bytes = tokens.map(bytesOf);
     this.specials = new Set(specials);
     this.end = end;
+    this.calls = calls;
     const ids = new Map();
     tokens.forEach((hex, id) => this.specials.has(id) || ids.set(hex, id));
     const idOf = (byte) => ids.get(byte.toString(16).padStart(2, "0"));
