@@ -11,10 +11,15 @@ from nanoeuler.inference.decoder import Row, decoder_kind
 from nanoeuler.inference.forms import Form
 from nanoeuler.inference.sampling import Sampling
 from nanoeuler.inference.speculation import Speculation
+from nanoeuler.model.appending import append
 from nanoeuler.model.calls import Calculator
 from nanoeuler.model.likelihood import Share, in_order
 from nanoeuler.model.transformer import Batch, Transformer
 from nanoeuler.tokenizer import StreamDecoder, Tokenizer
+
+FEW_TOKENS = 64
+"""Prompts of so many tokens together are read for every row, even where they are the same: that
+takes no time, and an engine may round the products of few tokens otherwise."""
 
 
 @dataclass
@@ -69,9 +74,25 @@ class Decoding:
         )
         for row in rows:
             self.decoder.heed_calls(row)
-        self.decoder.rows += rows
+        different = set(map(tuple, prompts))
+        repeated = len(different) < len(prompts) and sum(map(len, different)) > FEW_TOKENS
+        if repeated and min(map(len, prompts)) > 1 and max(map(len, prompts)) <= capacity:
+            self.read_once(rows)
+        else:
+            self.decoder.rows += rows
         self.continuations = [Continuation() for _ in prompts]
         self.written = dict(zip(rows, self.continuations, strict=True))
+
+    def read_once(self, rows: Sequence[Row]) -> None:
+        """Read each different prompt once, but for its last token, and copy it for its rows."""
+        decoder = self.decoder
+        different = dict.fromkeys(tuple(row.prompt) for row in rows)
+        numbers = {prompt: number for number, prompt in enumerate(different)}
+        cache = decoder.model.new_cache(len(numbers), decoder.capacity)
+        append(decoder.model, cache, *decoder.padded([prompt[:-1] for prompt in numbers]))
+        decoder.clear()
+        for row in rows:
+            decoder.join(row, cache, numbers[tuple(row.prompt)])
 
     @property
     def active(self) -> bool:

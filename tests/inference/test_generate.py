@@ -79,6 +79,22 @@ def test_a_batch_of_unequal_prompts_gives_what_each_gives_alone(writer, sampling
     assert [writer.batch([], sampling, 60)] == [[]]
 
 
+def test_prompts_that_are_the_same_are_read_once_and_continue_as_alone(writer):
+    one, other = random_prompts([40, 33])
+    prompts = [one, other, one, one, other, [0, *one[1:]]]
+    positions = 500 * np.arange(len(prompts))
+    decoding = writer.decoding(prompts, WARM, 70, positions)
+    assert decoding.decoder.cache.lengths.tolist() == [len(prompt) - 1 for prompt in prompts]
+    while decoding.step():
+        pass
+    for prompt, position, written in zip(prompts, positions, decoding.continuations, strict=True):
+        alone = writer.decoding([prompt], WARM, 70, position)
+        while alone.step():
+            pass
+        assert alone.continuations == [written]
+    assert len({tuple(each.ids) for each in decoding.continuations}) == len(prompts)
+
+
 def test_rows_that_end_leave_and_the_others_go_on(tuned, tokenizer):
     from nanoeuler.model.template import alpaca
 
