@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nanoeuler.config.paths import Paths
-from nanoeuler.config.settings import Pretrain, Training, Tuning
+from nanoeuler.config.settings import Pretrain, Rl, Training, Tuning
 from nanoeuler.config.stages import BY_NAME, STAGES, Stage, stages_of
 from nanoeuler.evaluation import shapes
 from nanoeuler.evaluation.report.playable import MOST_PARAMETERS
@@ -209,11 +209,17 @@ def amount_of(config: Config, stage: Stage, settings: Tuning) -> Amount:
 
 
 def tokens_of_epoch(config: Config, stage: Stage, settings: Tuning) -> float:
-    """About the tokens of the records that a stage trains on."""
+    """About the tokens that a stage trains on in an epoch: its records, or for `rl` the problems as
+    often as each has replies."""
     assert stage.records is not None
     whole = records_bytes(config, stage.records.kind)
     of_a_token = bytes_per_token(config["tokenizer"]["vocab_size"])
-    return (1 - settings.validation_share) * whole / of_a_token
+    return (1 - settings.validation_share) * replies_of(settings) * whole / of_a_token
+
+
+def replies_of(settings: Tuning) -> int:
+    """Replies to a record that a stage samples and trains on; 1 where the record has its own."""
+    return settings.group if isinstance(settings, Rl) else 1
 
 
 def row_of(config: Config, stage: Stage) -> int:
@@ -253,6 +259,7 @@ def tuning_cost(config: Config, stage: Stage, settings: Tuning) -> StageCost:
     tokens, row = tokens_of_epoch(config, stage, settings), row_of(config, stage)
     amount = amount_of(config, stage, settings)
     held_out = tokens * settings.validation_share / (1 - settings.validation_share)
+    held_out /= replies_of(settings)
     steps = amount.steps(tokens, row)
     times = 1 + math.ceil(steps / amount.validate_every)  # one before it trains
     by_parent = (tokens + held_out) * stage.scores_with_parent

@@ -167,6 +167,15 @@ def test_alignment_is_planned_with_its_rows_of_two_contexts():
     assert with_dpo.memory > without.memory
 
 
+def test_rewards_are_planned_with_the_replies_of_a_group(tmp_path):
+    problems = tmp_path / "problems.json"
+    problems.write_bytes(bytes(300_000))
+    given = [f"rl.problems={problems}", "rl.epochs=1", "rl.batch_tokens=8192"]
+    two, eight = (plan_of("small", *given, f"rl.group={group}")[1] for group in (2, 8))
+    assert eight.stages["rl"].tokens == pytest.approx(4 * two.stages["rl"].tokens)
+    assert eight.stages["rl"].steps == pytest.approx(4 * two.stages["rl"].steps, rel=0.05)
+
+
 def test_a_disk_that_is_too_small_is_named_with_the_remedy():
     free = shutil.disk_usage(".").free
     config, plan = plan_of(
