@@ -207,7 +207,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
                                 step * DEPTH, full);
                     } else {
                         load_box_for_both(maps.weight, at + PANEL + rank * PANEL, step * DEPTH,
-                            column + rank * (GATE_AND_UP ? up : TILE_ROWS), full);
+                            column + rank * (GATE_AND_UP && !BACKWARD ? up : TILE_ROWS), full);
                     }
                 }
                 for (int part = 0; part < PARTS; part++, next()) {
