@@ -97,8 +97,9 @@ def chain(
     a token depends on all tokens before it; without, on the last one alone.
     """
     V, random = len(transitions_VV), np.random.default_rng(1)
-    sizes = {"dim": dim, "layers": 2, "heads": 2, "ffn": 20, "mtp_heads": mtp_heads}
-    kind = {"family": family, "kv_heads": 2 if family == "gpt2" else 1, "qk_norm": qk_norm}
+    heads = max(2, dim // 64)
+    sizes = {"dim": dim, "layers": 2, "heads": heads, "ffn": 20, "mtp_heads": mtp_heads}
+    kind = {"family": family, "kv_heads": heads if family == "gpt2" else 1, "qk_norm": qk_norm}
     config = ModelConfig(vocab_size=V, context=context, **kind, **sizes)
     names = FAMILIES[family]
     buffer = FlatBuffer(config, initial_parameters(config, 1))
