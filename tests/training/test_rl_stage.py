@@ -236,4 +236,6 @@ def test_log_probabilities_of_many_rows_have_the_trainer_s_bits(tokenizer, tmp_p
     for row, sampled in enumerate(replies.logprobs):
         if alike:
             assert found[row, first : first + least].tolist() == sampled[:least]
-        assert found[row, first : first + len(sampled)] == pytest.approx(sampled, rel=1e-5, abs=1e-5)
+        assert found[row, first : first + len(sampled)] == pytest.approx(
+            sampled, rel=1e-5, abs=1e-5
+        )
