@@ -163,4 +163,4 @@ def test_a_device_that_was_warmed_up_has_recorded_what_requests_need(
     for lengths in (*single, [9] * 8, [250] * 3, [512, 3]):
         run(batch, *(Asked(random_prompt(length, seed=length), max_tokens=2) for length in lengths))
     assert passes_of(batch) == recorded
-    assert max(count for count, _ in batch.decoder.cache.memory.samplers) == rows
+    assert max(count for _, count, _ in batch.decoder.cache.memory.samplers) == rows
