@@ -7,7 +7,7 @@ collects the ids of the first, and the device does not wait for it.
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -182,16 +182,10 @@ class FormSampler(Sampler):
         loop = weakref.proxy(self)
         self.choice = self.backend.runtime.program(lambda: loop.choose_allowed())
 
-    def start(
-        self,
-        cache: Cache,
-        tokens: np.ndarray,
-        counts: np.ndarray,
-        settings: np.ndarray,
-        draws_B: Sequence[int],
-    ) -> None:
-        super().start(cache, tokens, counts, settings, draws_B)
+    def start(self, cache: Cache, *inputs: Any) -> None:
+        super().start(cache, *inputs)
         if self.following:  # a prompt was read, whose inputs are not those of `choose`
+            *_, settings, draws_B = inputs
             self.again(settings, draws_B)
 
     def again(self, settings: np.ndarray, draws_B: Sequence[int]) -> None:
