@@ -11,7 +11,7 @@ where no language suits, or two encodings give different texts that suit alike, 
 import codecs
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from nanoeuler.shipped import tables_beside
@@ -142,18 +142,20 @@ def suitability(text: str) -> float:
         if eastern < FEW:
             return 0.0
         return east_asian(counts) - len(MIXED.findall(text)) / total
-    words = [word for word in re.findall(r"[^\W\d_]+", text.lower()) if word.isascii()]
+    found = Counter(re.findall(r"[^\W\d_]+", text.lower()))
+    words = Counter({word: count for word, count in found.items() if word.isascii()})
     best = max(
         share_of(counts, language) + KNOWN * known_share(words, language) for language in LANGUAGES
     )
     return best - out_of_place(text) / total
 
 
-def known_share(words: Sequence[str], language: dict[str, float]) -> float:
+def known_share(words: Counter[str], language: dict[str, float]) -> float:
     """How far the frequent words of a language are frequent in a text: at most 1."""
     if not isinstance(language, Latin) or not words:
         return 0.0
-    return min(1.0, 5 * sum(word in language.words for word in words) / len(words))
+    known = sum(count for word, count in words.items() if word in language.words)
+    return min(1.0, 5 * known / words.total())
 
 
 def share_of(counts: Counter[str], language: dict[str, float]) -> float:
@@ -171,15 +173,15 @@ def share_of(counts: Counter[str], language: dict[str, float]) -> float:
 def out_of_place(text: str) -> float:
     """Count letters where none of a language stand."""
     wrong = 1.5 * len(CASE.findall(text)) + len(BESIDE.findall(text)) + len(TURNED.findall(text))
-    for word in WORD.findall(text):
+    for word, count in Counter(WORD.findall(text)).items():
         if word.isascii():
             continue
         foreign = sum(letter > "\x7f" for letter in word)
         others = sum(letter > "\u02ff" for letter in word)  # Greek, Cyrillic, Hebrew, …
         if 0 < others < len(word):
-            wrong += 1.5 * foreign  # scripts are not mixed in a word
+            wrong += 1.5 * foreign * count  # scripts are not mixed in a word
         elif not others and len(word) > 2 and foreign > MOST_FOREIGN * len(word):
-            wrong += foreign
+            wrong += foreign * count
     return wrong
 
 
