@@ -210,9 +210,13 @@ def short(text: str, name: str) -> str:
     return text
 
 
+def installed() -> bool:
+    return importlib.util.find_spec("llguidance") is not None
+
+
 def library() -> Any:
     """llguidance. Raises `UserError` without it."""
-    if importlib.util.find_spec("llguidance") is None:
+    if not installed():
         raise UserError(
             "the package llguidance, which gives replies their form, is missing; install the "
             "extra `forms`: make install EXTRAS=forms, or pip install 'nanoeuler[forms]'"

@@ -318,12 +318,18 @@ class ChatAnswer(Answer[ChatCompletion]):
     def content(self, index: int, part: Part, *, streamed: bool) -> dict[str, Any]:
         tokens = [self.token(each) for each in part.scored if each.logprob is not None]
         logprobs = None if self.asked.likeliest is None else {"content": tokens, "refusal": None}
+        results = [  # of the calculator: OpenAI's entries have a log-probability each
+            {"index": at, **self.entry(each.token, None)}
+            for at, each in enumerate(part.scored)
+            if each.logprob is None
+        ]
+        added = {"nanoeuler": {"results": results}} if results else {}
         message = {"role": "assistant", "content": part.text, "refusal": None}
         if not streamed:
-            return {"message": message, "logprobs": logprobs}
+            return {"message": message, "logprobs": logprobs, **added}
         delta = {"content": part.text} if index in self.begun else message
         self.begun.add(index)
-        return {"delta": delta, "logprobs": logprobs}
+        return {"delta": delta, "logprobs": logprobs, **added}
 
     def token(self, scored: Scored) -> dict[str, Any]:
         alternatives = [self.entry(*each) for each in scored.likeliest]

@@ -15,6 +15,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from nanoeuler import log
+from nanoeuler.inference import forms
 from nanoeuler.model.spec import parameter_count
 from nanoeuler.serving.answers import Answer, ChatAnswer, CompletionAnswer, Metrics, Replies
 from nanoeuler.serving.channel import Busy, EngineProcess, ServedModel
@@ -126,6 +127,7 @@ class App:
                 "context": model.context,
                 "parameters": parameter_count(model.config),
                 "engine": model.engine,
+                "forms": forms.installed(),
             },
         }
 

@@ -1,9 +1,12 @@
 """A tokenizer and two model folders: a base model of random weights, and one tuned on records."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from nanoeuler.backend.reference import ReferenceBackend
+from nanoeuler.model.calls import encode_reply
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.documents import frame
 from nanoeuler.model.files import SavedModel, save_model
@@ -66,35 +69,41 @@ def wide_parameters(config: ModelConfig, seed: int = 1) -> np.ndarray:
 
 
 @pytest.fixture(scope="session")
-def tuned_folder(tmp_path_factory, tokenizer, tokenizer_path):
-    """A model tuned on `RECORDS` until it has memorised them, a few seconds on one core."""
-    config = ModelConfig.from_dict(FIELDS)
-    prompts = {
-        instruction: [tokenizer.end_id, *tokenizer.encode(alpaca(instruction))]
-        for instruction in RECORDS
-    }
+def tuned_folder(tmp_path_factory, tokenizer_path):
+    """A model tuned on `RECORDS`, a few seconds on one core."""
+    return tune(tmp_path_factory.mktemp("tuned") / "model", tokenizer_path, RECORDS)
+
+
+def tune(folder: Path, tokenizer_path: Path, replies: dict[str, str], context=96, steps=90) -> Path:
+    """Tune a model until it has memorised the replies to instructions, which may have calls of the
+    calculator. Returns its folder."""
+    config = ModelConfig.from_dict(FIELDS | {"context": context})
+    tokenizer = Tokenizer.load(tokenizer_path)
+    end_id = tokenizer.end_id
+    prompts = [[end_id, *tokenizer.encode(alpaca(instruction))] for instruction in replies]
+    encoded = [encode_reply(reply, tokenizer) for reply in replies.values()]
     records = [
-        [*prompts[instruction], *tokenizer.encode(reply), tokenizer.end_id]
-        for instruction, reply in RECORDS.items()
+        [*prompt, *reply.ids, end_id] for prompt, reply in zip(prompts, encoded, strict=True)
     ]
     width = max(map(len, records)) - 1
-    tokens = np.full((len(records), width + 2), tokenizer.end_id, np.int32)
+    tokens = np.full((len(records), width + 2), end_id, np.int32)
     for row, record in enumerate(records):
         tokens[row, : len(record)] = record
     positions, starts, targets = frame(
-        tokens[:, :width], tokens[:, width:], tokenizer.end_id, document_mask=False
+        tokens[:, :width], tokens[:, width:], end_id, document_mask=False
     )
-    for row, prompt in enumerate(prompts.values()):
-        targets[row, : len(prompt) - 1] = -1
-        targets[row, len(records[row]) - 1 :] = -1
+    for row, (prompt, reply) in enumerate(zip(prompts, encoded, strict=True)):
+        first, last = len(prompt) - 1, len(records[row]) - 1
+        targets[row, :first] = targets[row, last:] = -1
+        targets[row, first : last - 1][~reply.learned] = -1
     weights = (targets >= 0) / (targets >= 0).sum()
     rows = StepRows(tokens[:, :width], positions, starts, targets, weights.astype(np.float32))
     state = TrainingState(
         config, ReferenceBackend(), initial_parameters(config, 1), AdamW(0.9, 0.95, 1e-8, 0.0, 1.0)
     )
-    for _ in range(90):
+    for _ in range(steps):
         result = state.train_step(rows, len(records), 5e-3)
     assert result.first_head_loss < 0.02
-    folder = tmp_path_factory.mktemp("tuned") / "model"
-    save_model(folder, SavedModel(config, state.parameters, tokenizer_path, "sft", "alpaca"))
+    known = config, state.parameters, tokenizer_path, "sft", "alpaca"
+    save_model(folder, SavedModel(*known, calculator=any(reply.calls for reply in encoded)))
     return folder

@@ -10,6 +10,7 @@ from tests.inference.conftest import (
     base_folder,
     tokenizer,
     tokenizer_path,
+    tune,
     tuned_folder,
     wide_parameters,
 )
@@ -21,6 +22,19 @@ __all__ = ["base_folder", "tokenizer", "tokenizer_path", "tuned_folder"]
 @pytest.fixture(scope="session", autouse=True)
 def asked_tokenizer(tokenizer):
     Asked.tokenizer = tokenizer
+
+
+FORMED = {
+    "How many clips?": "48/2 = <<48/2=24>>24 clips.",
+    "Describe Bea.": '{"name": "Bea {\\"B\\"}, café", "likes": ["tea", [7, true]], "owes": {}}',
+}
+"""What another model has memorised: a reply that calls the calculator, and one that is JSON."""
+
+
+@pytest.fixture(scope="session")
+def formed_folder(tmp_path_factory, tokenizer_path):
+    folder = tmp_path_factory.mktemp("models") / "formed"
+    return tune(folder, tokenizer_path, FORMED, context=200, steps=140)
 
 
 @pytest.fixture(scope="session")

@@ -7,13 +7,14 @@ from tests.serving.server import ServerProcess
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory, base_folder, tuned_folder):
+def client(tmp_path_factory, base_folder, tuned_folder, formed_folder):
     folder = tmp_path_factory.mktemp("models")
     for name, model in (("base", base_folder), ("tuned", tuned_folder)):
         (folder / name).symlink_to(model)
     key = folder / "keys"
     key.write_text("a key of some length\n")
-    with ServerProcess(folder, folder / "tuned", folder / "base", "--api-key-file", key) as server:
+    models = folder / "tuned", folder / "base", formed_folder
+    with ServerProcess(folder, *models, "--api-key-file", key) as server:
         yield openai.OpenAI(
             base_url=f"{server.url}/v1", api_key="a key of some length", max_retries=0
         )
@@ -24,7 +25,7 @@ ANSWER = "In the old mill, café “Zur Mühle”."
 
 
 def test_models(client):
-    assert [model.id for model in client.models.list()] == ["tuned", "base"]
+    assert [model.id for model in client.models.list()] == ["tuned", "base", "formed"]
     assert client.models.retrieve("base").owned_by == "nanoeuler"
 
 
@@ -52,6 +53,31 @@ def test_a_streamed_chat(client):
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
     assert text == ANSWER
     assert chunks[-1].usage.completion_tokens > 5
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_chat_that_calculates(client, stream):
+    """Results have no log-probability: they come apart, with their places among the tokens."""
+    reply = client.chat.completions.create(
+        model="formed",
+        messages=[{"role": "user", "content": "How many clips?"}],
+        temperature=0,
+        logprobs=True,
+        stream=stream,
+    )
+    text, tokens, results = "", [], ""
+    for chunk in reply if stream else [reply]:
+        type(chunk).model_validate(chunk.model_dump(), strict=True)  # OpenAI's types, to the letter
+        (choice,) = chunk.choices
+        text += (choice.delta if stream else choice.message).content
+        new = [each.token for each in choice.logprobs.content]
+        for result in (choice.model_extra.get("nanoeuler") or {}).get("results", []):
+            new.insert(result["index"], result["token"])
+            results += bytes(result["bytes"]).decode()
+        tokens += new
+    assert text == "48/2 = 24 clips."
+    assert "".join(tokens) == "48/2 = <|reserved_4|>48/2<|reserved_5|>24 clips."
+    assert results == "24"
 
 
 def test_a_completion_with_everything(client):

@@ -1,19 +1,24 @@
 """The server's page in a real headless Chromium."""
 
+import json
+
 import pytest
 
+from nanoeuler.model.template import alpaca
 from tests.chromium import browser, sync_api
+from tests.serving.conftest import FORMED
 from tests.serving.server import ServerProcess
 
 __all__ = ["browser"]
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory, tuned_folder, endless_folder):
-    """The tuned model, and one whose replies go on and on."""
+def server(tmp_path_factory, tuned_folder, endless_folder, formed_folder):
+    """The tuned model, one whose replies go on and on, and one that calculates and writes JSON."""
     folder = tmp_path_factory.mktemp("page")
     (folder / "tuned").symlink_to(tuned_folder)
-    with ServerProcess(folder, folder / "tuned", endless_folder, "--rows", 4) as server:
+    models = folder / "tuned", endless_folder, formed_folder
+    with ServerProcess(folder, *models, "--rows", 4) as server:
         yield server
 
 
@@ -36,7 +41,8 @@ def page(request, browser, server):
 
 def test_a_question_is_answered_and_its_tokens_explain_themselves(page, server):
     welcome = page.locator("#welcome")
-    sync_api.expect(welcome).to_contain_text("tuned and endless will answer. Tap a word")
+    sync_api.expect(welcome).to_contain_text("tuned, endless and formed will answer. Tap a word")
+    page.uncheck("[value=formed]")
     page.uncheck("[value=endless]")
     sync_api.expect(welcome).to_contain_text("tuned will answer.")
     page.fill("#text", "Where does the fox live?")
@@ -63,6 +69,7 @@ def test_a_question_is_answered_and_its_tokens_explain_themselves(page, server):
 
 
 def test_models_answer_side_by_side_and_stop(page, server):
+    page.uncheck("[value=formed]")
     page.fill("#max_tokens", "20000")
     page.fill("#text", "Count.")
     page.click("#send")
@@ -74,3 +81,105 @@ def test_models_answer_side_by_side_and_stop(page, server):
     sync_api.expect(page.locator("#send")).to_be_visible()
     page.click("#clear")
     sync_api.expect(page.locator(".reply")).to_have_count(0)
+
+
+def ask(page, text, *models):
+    """The element of the last reply's text, once it is whole."""
+    for box in page.locator("#models input").all():
+        box.set_checked(box.get_attribute("value") in models)
+    page.fill("#text", text)
+    page.click("#send")
+    reply = page.locator(".reply").last
+    sync_api.expect(reply.locator("button")).to_be_enabled()
+    page.evaluate("new Promise(requestAnimationFrame)")  # it is drawn
+    return reply.locator(".text")
+
+
+def copied(page, text):
+    """What is copied where all of an element is selected."""
+    text.evaluate("(element) => getSelection().selectAllChildren(element)")
+    return page.evaluate("getSelection().toString()")
+
+
+ALTERNATIVES = "#alternatives"
+
+
+@pytest.mark.parametrize("mode", ["chat", "text"])
+def test_calls_of_the_calculator_show_in_brackets_and_their_results_stay(page, server, mode):
+    page.check(f"[name=mode][value={mode}]")
+    question = "How many clips?"
+    given = alpaca(question) if mode == "text" else ""
+    text = ask(page, given or question, "formed")
+    sync_api.expect(text).to_have_text(f"{given}48/2 = [48/2=]24 clips.")
+    assert copied(page, text).endswith("48/2 = 24 clips.")
+    call, plain = text.locator(".call"), text.locator(".plain")
+    assert call.all_text_contents() == ["[", "4", "8", "/", "2", "=]"]
+    colours = [each.first.evaluate("(e) => getComputedStyle(e).color") for each in (call, plain)]
+    assert colours[0] != colours[1]
+    call.first.click()
+    sync_api.expect(page.locator(ALTERNATIVES)).to_contain_text("In a call of the calculator")
+    sync_api.expect(page.locator(f"{ALTERNATIVES} .chosen")).to_contain_text("[ of a call")
+    page.keyboard.press("Escape")
+    text.focus()
+    for _ in range(len("48/2 = [48/2=]2") - 1):  # a token is a character, but of =]
+        page.keyboard.press("ArrowRight")
+    sync_api.expect(text.locator(".result.shown")).to_have_text("2")
+    sync_api.expect(page.locator(ALTERNATIVES)).to_have_text("The calculator's result, not sampled")
+    page.keyboard.press("Escape")
+
+
+def test_a_reply_in_json_is_laid_out_once_it_is_whole(page, server):
+    written = FORMED["Describe Bea."]
+    text = ask(page, "Describe Bea.", "formed")
+    expected = json.dumps(json.loads(written), indent=2, ensure_ascii=False)
+    assert text.inner_text() == copied(page, text) == expected
+    assert "monospace" in text.evaluate("(element) => getComputedStyle(element).fontFamily")
+    text.locator(".token", has_text="7").click()
+    sync_api.expect(page.locator(f"{ALTERNATIVES} .chosen")).to_contain_text("7")
+    page.keyboard.press("Escape")
+    text.focus()
+    page.keyboard.press("ArrowLeft")
+    sync_api.expect(text.locator(".token.shown")).to_have_text("}")
+    sync_api.expect(page.locator(f"{ALTERNATIVES} .chosen")).to_contain_text("}")
+    page.keyboard.press("Escape")
+    page.fill("#max_tokens", str(len(written) // 2))
+    text = ask(page, "Describe Bea.", "formed")
+    assert written.startswith(text.inner_text())  # it is cut off: no JSON
+    assert "{" in text.inner_text()
+
+
+STYLES = [
+    '{"a":[ ] ,"b" :{"c":[1,-2.5]}}',
+    ' [\n{ } , "\\\\", "] \\" , ", null ]\n',
+    '["😀", ""]',
+    "[[],{}]",
+]
+
+
+def test_json_of_any_style_has_one_layout_and_other_texts_have_none(page):
+    layout = "(texts) => texts.map((text) => indented(text)?.join('') ?? null)"
+    python_s = [json.dumps(json.loads(text), indent=2, ensure_ascii=False) for text in STYLES]
+    assert page.evaluate(layout, STYLES) == python_s
+    assert page.evaluate(layout, ["[1.50e+1]", "{}"]) == ["[\n  1.50e+1\n]", "{}"]
+    others = ["7", '"[1]"', "null", "[1", "[1] and", "", "[Bea]"]
+    assert page.evaluate(layout, others) == [None] * len(others)
+
+
+def test_a_reply_as_json_can_be_asked_for(page, server):
+    page.check("#json")
+    page.fill("#max_tokens", "20")
+    text = ask(page, "How many clips?", "formed")
+    assert text.inner_text().startswith("{")
+    page.check("[name=mode][value=text]")
+    sync_api.expect(page.locator("#json")).to_be_hidden()
+
+
+def test_without_the_library_no_json_is_offered(browser, tmp_path, tuned_folder, monkeypatch):
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['llguidance'] = None\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with ServerProcess(tmp_path, tuned_folder) as server, browser.new_page() as page:
+        page.goto(server.url)
+        page.wait_for_selector("#models input", state="attached")
+        page.evaluate("document.getElementById('settings').open = true")
+        sync_api.expect(page.locator("#history")).to_be_visible()
+        sync_api.expect(page.locator("#json")).to_be_hidden()

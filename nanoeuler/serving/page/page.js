@@ -2,6 +2,9 @@
 "use strict";
 
 const ALTERNATIVES = 5;
+const MOST_INDENTED = 20; // levels of JSON
+// The tokens around an expression for the calculator, as they show: [48/2=].
+const BRACKETS = new Map([["<|reserved_4|>", "["], ["<|reserved_5|>", "=]"]]);
 const field = (id) => document.getElementById(id);
 const turns = []; // {text, mode, settings, replies: [{model, text, tokens, …}]}
 let models = [];
@@ -51,23 +54,22 @@ async function* choicesOf(response) {
   }
 }
 
-// Tokens of both kinds of stream as {text, logprob, top: [[text, logprob], …]}.
+// Tokens of both kinds of stream as {text, logprob, top: [[text, logprob], …]}. Results of the
+// calculator have no logprob, and in a chat stand apart with their places.
 function tokensOf(choice) {
   const scores = choice.logprobs;
   if (!scores) return [];
   if (scores.content) {
-    const pair = (entry) => [entry.token, entry.logprob];
-    return scores.content.map((entry) => ({
-      bytes: entry.bytes,
-      text: entry.token,
-      logprob: entry.logprob,
-      top: entry.top_logprobs.map(pair),
+    const entries = [...scores.content];
+    for (const result of choice.nanoeuler?.results ?? []) entries.splice(result.index, 0, result);
+    return entries.map(({ bytes, token, logprob, top_logprobs: top = [] }) => ({
+      bytes, text: token, logprob, top: top.map((entry) => [entry.token, entry.logprob]),
     }));
   }
   return scores.tokens.map((text, i) => ({
     text,
     logprob: scores.token_logprobs[i],
-    top: Object.entries(scores.top_logprobs[i]).sort((a, b) => b[1] - a[1]),
+    top: Object.entries(scores.top_logprobs[i] ?? {}).sort((a, b) => b[1] - a[1]),
   }));
 }
 
@@ -83,6 +85,7 @@ function settings() {
     top_p: number("top_p"),
     max_tokens: number("max_tokens"),
     seed: number("seed"),
+    response_format: field("json").checked ? { type: "json_object" } : undefined,
     stream: true,
   };
 }
@@ -154,8 +157,16 @@ function addReply(turn, model) {
 function take(reply, choice) {
   reply.text += choice.delta?.content ?? choice.text ?? "";
   for (const token of tokensOf(choice)) {
-    const bytes = token.bytes ?? bytesOf(token.text);
-    token.shown = reply.decoder.decode(new Uint8Array(bytes), { stream: true });
+    const bracket = BRACKETS.get(token.text);
+    if (bracket || reply.inCall) token.kind = "call";
+    else token.kind = token.logprob === null ? "result" : "plain";
+    if (bracket) {
+      token.shown = bracket === "[" || reply.inCall ? bracket : ""; // one that ends no call
+      reply.inCall = bracket === "[";
+    } else {
+      const bytes = token.bytes ?? bytesOf(token.text);
+      token.shown = reply.decoder.decode(new Uint8Array(bytes), { stream: true });
+    }
     reply.tokens.push(token);
     reply.last = performance.now();
     reply.first ??= reply.last;
@@ -175,7 +186,9 @@ async function write(turn, reply) {
   const began = performance.now();
   Object.assign(reply, { text: "", tokens: [], drawn: 0, began, first: undefined, end: "" });
   reply.decoder = new TextDecoder();
+  reply.inCall = false; // is a call of the calculator open?
   reply.textElement.replaceChildren();
+  reply.textElement.classList.remove("json");
   if (continues(turn, reply.model)) {
     reply.textElement.append(make("span", { className: "given", textContent: turn.text }));
   }
@@ -194,6 +207,7 @@ async function write(turn, reply) {
   } finally {
     running = running.filter((each) => each !== control);
     reply.again.disabled = false;
+    if (!continues(turn, reply.model)) layOut(reply);
     update();
     showSoon(reply);
   }
@@ -218,9 +232,52 @@ function showChanged() {
 }
 
 function spanOf(token) {
-  const span = make("span", { className: "token", textContent: token.shown, token });
+  const className = `token ${token.kind}`;
+  const span = make("span", { className, textContent: token.shown, token });
   span.style.setProperty("--doubt", Math.min(0.6, -token.logprob / 8).toFixed(2));
   return span;
+}
+
+// A reply that is a whole JSON object or array is shown with a line for each of its values.
+function layOut(reply) {
+  const tokens = reply.tokens.filter(({ kind }) => kind !== "call");
+  const laidOut = indented(tokens.map(({ shown }) => shown).join(""));
+  if (!laidOut) return;
+  for (const token of tokens) token.shown = laidOut.splice(0, token.shown.length).join("");
+  for (const span of reply.textElement.querySelectorAll(".token")) {
+    span.textContent = span.token.shown;
+  }
+  reply.textElement.classList.add("json");
+  hideAlternatives(); // their token has moved
+}
+
+// What each character of a JSON object or array shows as: itself, behind a line break where a value
+// begins, or nothing. Such a break takes the place of white space. Undefined for other texts.
+function indented(text) {
+  try {
+    if (!(JSON.parse(text) instanceof Object)) return undefined;
+  } catch {
+    return undefined;
+  }
+  const shown = [];
+  let [last, depth, space] = ["", 0, undefined];
+  for (const part of text.match(/"[^"\\]*(?:\\.[^"\\]*)*"|\s+|[^\s"]/g)) {
+    const at = shown.length;
+    shown.push(...part.split(""));
+    if (/^\s/.test(part)) {
+      space = at;
+      shown.fill("", at);
+      continue;
+    }
+    const [opened, closes] = [/^[{[]$/.test(last), /^[}\]]$/.test(part)];
+    if (closes) depth--;
+    let gap = last === ":" ? " " : "";
+    if (last === "," || opened !== closes) gap = `\n${"  ".repeat(Math.min(depth, MOST_INDENTED))}`;
+    shown[space ?? at] = gap + shown[space ?? at];
+    if (/^[{[]$/.test(part)) depth++;
+    [last, space] = [part, undefined];
+  }
+  return shown;
 }
 
 function report({ tokens, began, first, last, end, speed }) {
@@ -258,16 +315,21 @@ function showAlternatives(span) {
     if (text === token.text) row.className = "chosen";
     return row;
   });
-  box.replaceChildren(make("table", {}, make("tbody", {}, ...rows)));
+  const table = make("table", {}, make("tbody", {}, ...rows));
+  if (token.kind === "call") table.createCaption().textContent = "In a call of the calculator";
+  box.replaceChildren(token.kind === "result" ? "The calculator's result, not sampled" : table);
   box.hidden = false;
-  const at = span.getBoundingClientRect();
+  const at = [...span.getClientRects()].at(-1); // behind a line break that it may begin with
   const left = Math.min(at.left, document.documentElement.clientWidth - box.offsetWidth - 8);
   const above = at.bottom + box.offsetHeight + 8 > innerHeight;
   box.style.left = `${scrollX + Math.max(8, left)}px`;
   box.style.top = `${scrollY + (above ? at.top - box.offsetHeight - 4 : at.bottom + 4)}px`;
 }
 
-const visible = (text) => text.replace(/ /g, "␣").replace(/\n/g, "⏎").replace(/\t/g, "⇥");
+function visible(text) {
+  if (BRACKETS.has(text)) return `${BRACKETS.get(text)} of a call`;
+  return text.replace(/ /g, "␣").replace(/\n/g, "⏎").replace(/\t/g, "⇥");
+}
 
 function hideAlternatives() {
   field("alternatives").hidden = true;
@@ -323,6 +385,7 @@ function listModels() {
   field("models").replaceChildren(make("legend", { textContent: "Models" }), ...boxes);
   field("text").placeholder = chats ? "Ask something" : "A text to be continued";
   field("history").parentElement.hidden = !chats;
+  field("json").parentElement.hidden = !chats || !models.some(({ nanoeuler }) => nanoeuler.forms);
   welcome();
 }
 
