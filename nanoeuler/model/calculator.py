@@ -1,7 +1,7 @@
 """Exact arithmetic on text: `calculate("48/2")` is "24".
 
 An expression has whole numbers and decimals (`12`, `0.5`, `.5`, `1,000`), + − × ÷ or their ASCII
-forms + - * / (x is × too), the minus sign of a number, and brackets. It is computed in fractions,
+forms + - * / (x is × too), signs in front of values, and brackets. It is computed in fractions,
 in a time that grows with its length, which is bounded. There is no power, so results cannot be much
 longer than what they are made of.
 """
@@ -80,13 +80,15 @@ def evaluate(expression: str) -> Fraction:
             raise ValueError(f"character {at} belongs to no expression")
         at = found.end()
         number, sign = found.groups()
-        if expects_value != (number is not None or sign == "(" or (expects_value and sign == "-")):
+        is_sign = expects_value and sign in ("+", "-")
+        if expects_value != (number is not None or sign == "(" or is_sign):
             raise ValueError(f"a value or an operator is missing before character {at}")
         if number is not None:
             values.append(Fraction(number.replace(",", "")))
             expects_value = False
         elif expects_value:
-            operators.append("(" if sign == "(" else NEGATIVE)
+            if sign != "+":  # +1 is 1
+                operators.append("(" if sign == "(" else NEGATIVE)
         elif sign == ")":
             apply_down_to(1)
             if not operators:

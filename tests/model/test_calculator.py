@@ -38,6 +38,12 @@ from nanoeuler.model.calculator import (
         ("-3*-(2+1)", "9"),
         ("2--3", "5"),
         ("--2", "2"),
+        ("+10", "10"),
+        ("3-+2", "1"),
+        ("3*+6", "18"),
+        ("++1", "1"),
+        ("-+-+(2+1)", "3"),
+        ("+12.5+25+16.5", "54"),
         ("-0.0", "0"),
         ("007", "7"),
         ("((((1))))", "1"),
@@ -59,7 +65,8 @@ def test_an_expression_has_one_result(expression, result):
 @pytest.mark.parametrize(
     "expression",
     [
-        *("", " ", "()", "(", ")", "1+", "*2", "+2", "1 2", "2(3)", "(1)(2)", "1..2", "5.", "."),
+        *("", " ", "()", "(", ")", "1+", "*2", "1 2", "2(3)", "(1)(2)", "1..2", "5.", "."),
+        *("+", "-", "1-+", "(+)", "+*2"),
         *("1,00", "1,0000", "10000,000", "1,000,00", "1,,000", "2**3", "2^3", "1e3", "two", "2a"),
         *("1)", "((1)", ")1(", "1/", "1//2", "1/0/", "٣+1", "²", "1_000", "1=1", "$5", "5%", "a\0"),
     ],
@@ -79,7 +86,7 @@ def test_what_is_beyond_the_bounds_is_a_word():
     assert calculate("1" + "+1" * (MOST_CHARACTERS // 2 - 1)) == str(MOST_CHARACTERS // 2)
 
 
-@pytest.mark.parametrize("piece", ["(", "-", "1/3+", "9*", "(1+", "1/(1+", "-(", "1.7/"])
+@pytest.mark.parametrize("piece", ["(", "-", "+", "1/3+", "9*", "(1+", "1/(1+", "-(", "1.7/"])
 def test_the_longest_expressions_take_no_time(piece):
     began = process_time()
     for _ in range(20):
@@ -99,6 +106,7 @@ expressions = st.recursive(
         st.tuples(inner, st.sampled_from("+-*/"), inner).map(" ".join),
         inner.map("({})".format),
         inner.map("-{}".format),
+        inner.map("+{}".format),
     ),
     max_leaves=12,
 )

@@ -37,14 +37,14 @@ function evaluate(expression) {
   };
   for (PART.lastIndex = 0; PART.lastIndex < text.length; ) {
     const [, number, sign] = PART.exec(text) ?? [];
-    const begins = number || sign === "(" || (expectsValue && sign === "-");
+    const begins = number || sign === "(" || (expectsValue && /^[-+]$/.test(sign));
     if (!(number || sign) || expectsValue !== Boolean(begins)) return undefined;
     if (number) {
       const [whole, decimals = ""] = number.replaceAll(",", "").split(".");
       values.push(reduced([BigInt(whole + decimals), 10n ** BigInt(decimals.length)]));
       expectsValue = false;
     } else if (expectsValue) {
-      operators.push(sign === "(" ? sign : "negative");
+      if (sign !== "+") operators.push(sign === "(" ? sign : "negative");
     } else if (sign === ")") {
       applyDownTo(1);
       if (!operators.pop()) return undefined;
