@@ -219,10 +219,18 @@ class ReferenceBackend(Backend):
     # ---- rotary positions (Su et al. 2021, eq. 34, halves instead of neighbours):
     #      (a, b) → (a cos φ − b sin φ,  b cos φ + a sin φ),  φ = position · θ^(−2i/E)
 
-    def rope_table(self, positions: int, head_size: int, theta: float) -> RopeTable:
-        frequencies = theta ** (-np.arange(0, head_size, 2) / head_size)
+    def rope_table(
+        self,
+        positions: int,
+        head_size: int,
+        theta: float,
+        scale_I: np.ndarray | float = 1.0,
+        factor: float = 1.0,
+    ) -> RopeTable:
+        frequencies = scale_I * theta ** (-np.arange(0, head_size, 2) / head_size)
         angles = np.arange(positions)[:, None] * frequencies
-        return np.cos(angles).astype(self.dtype), np.sin(angles).astype(self.dtype)
+        cos, sin = factor * np.cos(angles), factor * np.sin(angles)
+        return cos.astype(self.dtype), sin.astype(self.dtype)
 
     def rope(
         self, x_NHE: Array, positions_N: Array, table: RopeTable, *, inverse: bool = False

@@ -138,6 +138,8 @@ def shape_lines(config: "ModelConfig") -> list[Line]:
     heads = "head" if c.mtp_heads == 1 else "heads"
     tied = "head 0 tied to the embedding" if c.tied else "not tied"
     positions = "learned" if c.family == "gpt2" else f"RoPE θ = {c.rope_theta:,.0f}"
+    if c.rope_scaling is not None:
+        positions += f", {c.rope_scaling.type} × {c.rope_scaling.factor:g}"
     return [
         ("dim", f"{c.dim:,}", f"{layers}, ffn {c.ffn:,}, h = {c.step_size:g}"),
         ("vocabulary", f"{c.vocab_size:,}", f"K = {c.mtp_heads} prediction {heads}, {tied}"),

@@ -421,6 +421,38 @@ class Rl(Tuning):
 
 
 @section
+class RopeScaling(Section):
+    """Scaled rotary positions: `nanoeuler/model/rope_scaling.py` says what each type has."""
+
+    type: Literal["linear", "llama3", "yarn"] = key(
+        "scaled rotary positions, of a model that was first trained on shorter texts; a model "
+        "without this section has plain ones. linear divides all frequencies by factor; llama3 (as "
+        "in Llama 3.1) and yarn divide the low ones only"
+    )
+    factor: float = key("by which the longest wavelengths grow, from 1 on", ge=1)
+    original_context: int = key(
+        "llama3, yarn: tokens of the texts that the model was first trained on", optional=True, ge=1
+    )
+    low_freq_factor: float = key(
+        "llama3: turns in the original context below which factor divides", optional=True, gt=0
+    )
+    high_freq_factor: float = key("llama3: turns above which nothing divides", optional=True, gt=0)
+    beta_fast: float = key(
+        "yarn: turns above which nothing divides; left out, 32", optional=True, gt=0
+    )
+    beta_slow: float = key(
+        "yarn: turns below which factor divides; left out, 1", optional=True, gt=0
+    )
+    attention_factor: float = key(
+        "yarn: factor on cosines and sines; left out, 0.1 · ln(factor) + 1", optional=True, gt=0
+    )
+    truncate: bool = key(
+        "yarn: the ramp between the two begins and ends at whole pairs; left out, true",
+        optional=True,
+    )
+
+
+@section
 class Model(Section):
     """The transformer; `ModelConfig` is built from this section, and has the presets."""
 
@@ -465,6 +497,9 @@ class Model(Section):
     )
     norm_epsilon: float = key("epsilon of the norms", optional=True, gt=0)
     rope_theta: float = key("base of the rotary frequencies", optional=True, gt=1)
+    rope_scaling: RopeScaling = key(
+        "rotary frequencies of a model that was first trained on shorter texts", optional=True
+    )
     step_size: float = key("h of x + h·f(x), the Euler step of a block", optional=True, gt=0)
     vocab_size: int = key(
         "set by tokenizer.vocab_size; given here it must agree, or with an init_from be larger, as "

@@ -4,17 +4,20 @@ llama.cpp turns neighbouring elements of q and k in its architecture "llama", wh
 of a head; so their rows are brought into its order. Its "qwen3" turns halves, too.
 """
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nanoeuler.errors import UserError
+from nanoeuler.errors import UserError, brief
 from nanoeuler.inference.sampling import Sampling
 from nanoeuler.interchange.plain_model import PlainModel, cast, plain_model
 from nanoeuler.model.config import ModelConfig, round_up
 from nanoeuler.model.families import FAMILIES
 from nanoeuler.model.files import SavedModel
+from nanoeuler.model.rope_scaling import Linear, Llama3, Yarn
+from nanoeuler.model.rotary import rope_scale
 from nanoeuler.model.spec import tensor_table
 from nanoeuler.model.template import TEMPLATES, chat_template, split_prompt
 from nanoeuler.storage.folders import atomic_folder
@@ -43,6 +46,7 @@ def write_gguf(folder: Path, saved: SavedModel, dtype: str) -> None:
             "make install EXTRAS=gguf, or pip install 'nanoeuler[gguf]'"
         ) from error
     plain = plain_model(saved)
+    require_known_scaling(plain.config)
     if dtype == "q8_0":
         plain = whole_blocks(plain)
     vocabulary = tokenizer_json.read_unchecked(saved.tokenizer_path)
@@ -69,6 +73,23 @@ def architecture_of(config: ModelConfig) -> str:
     if config.family == "gpt2":
         return "gpt2"
     return "llama" if config.qk_norm == "none" else "qwen3"
+
+
+def require_known_scaling(c: ModelConfig) -> None:
+    """Refuse scaled rotary positions that llama.cpp would compute otherwise."""
+    match c.rope_scaling:
+        case Llama3() if architecture_of(c) != "llama":
+            reason = "llama.cpp has llama3 without QK-norm only"
+        case Yarn() as yarn if yarn != Yarn(
+            type="yarn", factor=yarn.factor, original_context=yarn.original_context
+        ):
+            reason = "llama.cpp has yarn with the usual betas, attention factor and truncate only"
+        case _:
+            return
+    raise UserError(
+        f"--format gguf: model.rope_scaling is {brief(asdict(c.rope_scaling))}, but {reason}; use "
+        "--format hf"
+    )
 
 
 def whole_blocks(plain: PlainModel) -> PlainModel:
@@ -99,6 +120,8 @@ def whole_blocks(plain: PlainModel) -> PlainModel:
 
 
 def add_shape(writer: "gguf.GGUFWriter", c: ModelConfig) -> None:
+    import gguf
+
     writer.add_vocab_size(c.vocab_size)
     writer.add_context_length(c.context)
     writer.add_embedding_length(c.dim)
@@ -113,6 +136,11 @@ def add_shape(writer: "gguf.GGUFWriter", c: ModelConfig) -> None:
     writer.add_value_length(c.head_size)
     writer.add_rope_dimension_count(c.head_size)
     writer.add_rope_freq_base(c.rope_theta)
+    if isinstance(c.rope_scaling, Linear | Yarn):
+        writer.add_rope_scaling_type(gguf.RopeScalingType(c.rope_scaling.type))
+        writer.add_rope_scaling_factor(c.rope_scaling.factor)
+    if isinstance(c.rope_scaling, Yarn):
+        writer.add_rope_scaling_orig_ctx_len(c.rope_scaling.original_context)
     writer.add_layer_norm_rms_eps(c.norm_epsilon)
 
 
@@ -168,6 +196,8 @@ def add_tensors(
         writer.add_tensor(
             names.get_name(name, try_suffixes=(".weight", ".bias")), data, raw_dtype=kind
         )
+    if isinstance(c.rope_scaling, Llama3):  # as what llama.cpp divides frequencies by
+        writer.add_tensor("rope_freqs.weight", (1 / rope_scale(c)[0]).astype(np.float32))
 
 
 def neighbours(rows: np.ndarray, head_size: int) -> np.ndarray:

@@ -21,6 +21,7 @@ from nanoeuler.model.companions import CARD, TOKENIZER_CONFIG
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import CONFIG, MOST_CONFIG, TOKENIZER, WEIGHTS, SavedModel, save_model
 from nanoeuler.model.flat import FlatBuffer
+from nanoeuler.model.rope_scaling import read_rope_scaling
 from nanoeuler.model.template import TEMPLATES, chat_template
 from nanoeuler.model.weights_file import TYPES, read_header, read_values, require_size
 from nanoeuler.storage.files import read_bounded, read_json, sha256_file
@@ -60,7 +61,6 @@ ONLY: dict[str, tuple[Any, ...]] = {
     "hidden_act": ("silu", "swish"),
     "attention_bias": (False,),
     "mlp_bias": (False,),
-    "rope_scaling": ({"rope_type": "default"}, {"type": "default"}),
     "quantization_config": (),
     "partial_rotary_factor": (1.0,),
 }
@@ -75,6 +75,8 @@ GPT2_ONLY: dict[str, tuple[Any, ...]] = {
 """Keys of a GPT-2's config, likewise."""
 COMPUTED = ("rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")
 """Ends of the names of tensors that follow from the config: frequencies and causal masks."""
+ORIGINAL = "original_max_position_embeddings"
+"""Key of the context that scaled rotary positions stretch."""
 CHAT_TEMPLATE = "chat_template.jinja"
 DEFAULTS: dict[str, dict[str, Any]] = {
     "MistralForCausalLM": {"num_key_value_heads": 8, "sliding_window": 4096},
@@ -180,7 +182,7 @@ def llama_fields(path: Path, keys: Mapping[str, Any], architecture: str) -> dict
         "context": bounded_context(path, keys, architecture),
         "head_size": keys.get("head_dim") or 0,
         "norm_epsilon": keys.get("rms_norm_eps", 1e-6),
-        "rope_theta": rope_theta(path, keys),
+        **rotary_fields(path, keys),
         "tied": keys.get("tie_word_embeddings") or False,
         "qk_norm": ARCHITECTURES[architecture],
     }
@@ -215,16 +217,35 @@ def bounded_context(path: Path, keys: Mapping[str, Any], architecture: str) -> i
     return min(context, window)
 
 
-def rope_theta(path: Path, keys: Mapping[str, Any]) -> Any:
-    """The base of rotary positions: in `rope_parameters` since transformers 5, before beside it."""
-    rope = keys.get("rope_parameters") or {}
-    known = isinstance(rope, dict) and rope.keys() <= {"rope_theta", "rope_type"}
-    if not known or rope.get("rope_type", "default") != "default":
-        raise UserError(
-            f"{path}: rope_parameters is {brief(rope)}, which a nanoeuler model does not have; "
-            "give a model with plain rotary positions"
-        )
-    return rope.get("rope_theta", keys.get("rope_theta", 10_000.0))
+def rotary_fields(path: Path, keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Base and scaling of rotary positions: in `rope_parameters` since transformers 5, before in
+    `rope_scaling` and beside it."""
+    named = "rope_scaling" if keys.get("rope_scaling") else "rope_parameters"
+    rope = keys.get(named) or {}
+    if not isinstance(rope, dict):
+        raise UserError(f"{path}: {named} is {brief(rope)}: it must be an object; correct it")
+    found = {"rope_theta": rope.get("rope_theta", keys.get("rope_theta", 10_000.0))}
+    type_key = "rope_type" if "rope_type" in rope else "type"
+    kind = rope.get(type_key, "default")
+    rest = {key: rope[key] for key in rope if key not in ("rope_type", "type", "rope_theta")}
+    if kind == "default":
+        if rest:
+            raise UserError(
+                f"{path}: {named} has {brief(min(rest))}, which plain rotary positions of a "
+                "nanoeuler model do not have; give a model without it"
+            )
+        return found
+    if kind in ("llama3", "yarn"):
+        # transformers prefers the one beside them, and takes the whole context where there is none
+        inside = rest.pop(ORIGINAL, keys["max_position_embeddings"])
+        rest["original_context"] = keys.get(ORIGINAL, inside)
+    try:
+        return found | {"rope_scaling": read_rope_scaling(rest | {"type": kind})}
+    except UserError as error:
+        words = str(error).replace("original_context", ORIGINAL)
+        words = words.replace("model.rope_scaling.type", f"{named}.{type_key}")
+        words = words.replace("model.rope_scaling", named)
+        raise UserError(f"{path}: {words}") from error
 
 
 def read_vocabulary(folder: Path, config: ModelConfig, keys: Mapping[str, Any]) -> Vocabulary:

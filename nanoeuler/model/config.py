@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from nanoeuler.errors import UserError, brief
+from nanoeuler.model.rope_scaling import RopeScaling, read_rope_scaling
 from nanoeuler.storage.shape import LARGEST_COUNT
 
 
@@ -78,6 +79,7 @@ class ModelConfig:
     qk_norm: str = "none"  # RMSNorm of each head of q and k: none, rms (no weight), weighted
     family: str = "llama"  # or gpt2
     activation: str = "swiglu"  # of the Llama family's MLP; relu2 has no gate
+    rope_scaling: RopeScaling | None = None  # for a context longer than the original one
 
     def __post_init__(self) -> None:
         """Fill in the defaults that depend on other fields. Raises `UserError`."""
@@ -144,6 +146,7 @@ class ModelConfig:
             "qk_norm": "none",
             "activation": "swiglu",
             "rope_theta": 10_000.0,
+            "rope_scaling": None,
         }
         for field, value in needed.items():
             if getattr(self, field) != value:
@@ -177,6 +180,8 @@ class ModelConfig:
                 f"the model section lacks {', '.join(missing)}; "
                 f"give them or a preset ({', '.join(PRESETS)})"
             )
+        if "rope_scaling" in merged:
+            merged["rope_scaling"] = read_rope_scaling(merged["rope_scaling"])
         for key, value in merged.items():
             check_type(key, value, known[key].type)
         if "mtp_weights" in merged:
@@ -189,8 +194,11 @@ class ModelConfig:
         return next((key for key, known in ONLY_OURS.items() if getattr(self, key) != known), None)
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields, as JSON values."""
-        return dataclasses.asdict(self) | {"mtp_weights": list(self.mtp_weights)}
+        """All fields, as JSON values; `rope_scaling` only where it is."""
+        fields = dataclasses.asdict(self) | {"mtp_weights": list(self.mtp_weights)}
+        if self.rope_scaling is None:
+            del fields["rope_scaling"]  # so that folders and fingerprints stay what they were
+        return fields
 
     @property
     def ffn_storage(self) -> int:
@@ -230,6 +238,7 @@ TYPES: dict[Any, tuple[str, Callable[[Any], bool]]] = {
     float: (f"a number of at most {LARGEST_COUNT:g}", is_number),
     bool: ("true or false", lambda value: isinstance(value, bool)),
     str: ("a word", lambda value: isinstance(value, str)),
+    RopeScaling | None: ("a mapping", lambda value: isinstance(value, RopeScaling)),
     tuple[float, ...]: (f"a list of numbers of at most {LARGEST_COUNT:g}", is_list_of_numbers),
 }
 """The type of a field → its name in a sentence, and whether a value has it."""

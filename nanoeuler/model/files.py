@@ -12,7 +12,7 @@ Beside them lie the companions, which are for other tools.
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -248,6 +248,7 @@ def llama_keys(config: ModelConfig, end_id: int, dtype: str) -> dict[str, Any]:
         "hidden_act": "silu",
         "rms_norm_eps": config.norm_epsilon,
         "rope_theta": config.rope_theta,
+        **rope_keys(config),
         "max_position_embeddings": config.context,
         "tie_word_embeddings": config.tied,
         "attention_bias": False,
@@ -256,3 +257,15 @@ def llama_keys(config: ModelConfig, end_id: int, dtype: str) -> dict[str, Any]:
         "eos_token_id": end_id,
         "torch_dtype": dtype,
     }
+
+
+def rope_keys(config: ModelConfig) -> dict[str, Any]:
+    """Scaled rotary positions under transformers' names, in the place that its versions 4 and 5
+    read."""
+    if config.rope_scaling is None:
+        return {}
+    keys = asdict(config.rope_scaling)
+    keys = {"rope_type": keys.pop("type"), **keys}
+    if "original_context" in keys:
+        keys["original_max_position_embeddings"] = keys.pop("original_context")
+    return {"rope_scaling": keys}

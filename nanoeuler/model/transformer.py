@@ -23,6 +23,7 @@ from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.families import make_blocks
 from nanoeuler.model.flat import FlatBuffer, model_weights
 from nanoeuler.model.heads import Heads
+from nanoeuler.model.rotary import rope_arguments
 from nanoeuler.model.tensors import NamedArrays
 
 FIRST_POSITIONS = 4096
@@ -80,8 +81,7 @@ class Transformer:
         self.buffers = KeptBuffers(config, backend, points, recompute=recompute)
         self.caches = CachePool(backend, [block.cache_shape for block in self.blocks])
         positions = min(config.context, FIRST_POSITIONS)
-        table = backend.rope_table(positions, config.head_size, config.rope_theta)
-        self.rope_tables = [table]
+        self.rope_tables = [backend.rope_table(positions, *rope_arguments(config))]
         """The longest is last. Programs that were recorded read the shorter ones."""
 
     def refresh(self) -> None:
@@ -100,8 +100,9 @@ class Transformer:
         """
         known = len(self.rope_table[0])
         if known < positions:
-            c, positions = self.config, max(positions, 2 * known)
-            self.rope_tables.append(self.backend.rope_table(positions, c.head_size, c.rope_theta))
+            positions = max(positions, 2 * known)
+            table = self.backend.rope_table(positions, *rope_arguments(self.config))
+            self.rope_tables.append(table)
 
     # ---- training and whole rows
 

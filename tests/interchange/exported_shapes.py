@@ -7,6 +7,14 @@ from tests.small_model import SHAPE
 VOCABULARY = 300
 GPT2 = {"family": "gpt2", "kv_heads": 4, "mtp_heads": 1, "tied": True}
 FIELDS = SHAPE | {"vocab_size": VOCABULARY, "context": 64}
+LLAMA3 = {
+    "type": "llama3",
+    "factor": 8.0,
+    "original_context": 40,  # so that long texts go beyond, and pairs lie on both sides of the ramp
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+}
+YARN = {"type": "yarn", "factor": 4.0, "original_context": 40, "beta_fast": 32.0}
 SHAPES: dict[str, dict[str, Any]] = {
     "plain": {},
     "one head": {"mtp_heads": 1},
@@ -23,5 +31,9 @@ SHAPES: dict[str, dict[str, Any]] = {
     "gpt2": GPT2,
     "gpt2, untied, more heads": GPT2 | {"tied": False, "mtp_heads": 2, "heads": 8, "kv_heads": 8},
     "gpt2, h of a half, odd": GPT2 | {"step_size": 0.5, "layers": 3, "ffn": 13},
+    "llama3 positions": {"rope_scaling": LLAMA3, "head_size": 16},
+    "linear positions": {"rope_scaling": {"type": "linear", "factor": 2.5}},
+    "yarn positions": {"rope_scaling": YARN, "head_size": 16},
+    "yarn positions, normed q and k": {"rope_scaling": YARN, "qk_norm": "weighted"},
     "odd": {"dim": 46, "heads": 1, "kv_heads": 1, "layers": 3, "ffn": 13},
 }

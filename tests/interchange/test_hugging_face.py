@@ -33,6 +33,16 @@ def logits(folder):
     return model.first_logits(buffers.stream.normed)
 
 
+LINEAR = {"rope_type": "linear", "factor": 2.0}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+
+
 @pytest.fixture
 def exported(make_model, tmp_path):
     """An export in float32 of a tuned model."""
@@ -189,11 +199,25 @@ def refusal(folder):
     [
         ({"architectures": ["GPTNeoForCausalLM"]}, "its architecture is 'GPTNeoForCausalLM'; imp"),
         ({"architectures": None}, "its architecture is None"),
-        ({"rope_scaling": {"rope_type": "yarn"}}, "rope_scaling is {'rope_type': 'yarn'}, which"),
+        ({"rope_scaling": {"rope_type": "yarn"}}, "config.json: rope_scaling lacks factor, which"),
         (
-            {"rope_parameters": {"rope_type": "llama3"}},
-            "rope_parameters is {'rope_type'",
+            {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}},
+            "config.json: rope_parameters.rope_type is 'dynamic', which a nanoeuler model does not "
+            "have, because its frequencies change with the length",
         ),
+        ({"rope_scaling": {"type": "longrope"}}, "rope_scaling.type is 'longrope', which a nanoeu"),
+        ({"rope_scaling": LINEAR | {"factor": 1e30}}, "config.json: rope_scaling.factor is 1e+30"),
+        ({"rope_scaling": LINEAR | {"low": 1}}, "rope_scaling.low is no key of the type linear"),
+        (
+            {"rope_scaling": LLAMA3 | {"original_max_position_embeddings": 0}},
+            "rope_scaling.original_max_position_embeddings is 0: it must be a whole number from 1",
+        ),
+        (
+            {"rope_scaling": LLAMA3 | {"high_freq_factor": 1.0}},
+            "rope_scaling.low_freq_factor is 1.0: it must be below high_freq_factor, which is 1.0",
+        ),
+        ({"rope_scaling": [2.0]}, "rope_scaling is [2.0]: it must be an object"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "rope_parameters has 'partial_ro"),
         ({"attention_bias": True}, "attention_bias is True, which a nanoeuler model does not have"),
         ({"mlp_bias": True}, "mlp_bias is True"),
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu'"),

@@ -118,6 +118,104 @@ def test_what_transformers_saves_is_imported(make_model, tmp_path):
     assert_equal(api.load(tmp_path / "ours", device="cpu"), tmp_path / "theirs")
 
 
+LLAMA31 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+RELEASED = {
+    "Llama 3.1 8B": (
+        "Llama",
+        {"head_dim": 128, "rope_theta": 500_000.0, "rope_scaling": LLAMA31},
+    ),
+    "Llama 3.2 1B": (
+        "Llama",
+        {
+            "head_dim": 64,
+            "rope_theta": 500_000.0,
+            "rope_scaling": LLAMA31 | {"factor": 32.0},
+            "tie_word_embeddings": True,
+        },
+    ),
+    "TinyLlama 1.1B": ("Llama", {"head_dim": 64, "max_position_embeddings": 2048}),
+    "SmolLM2 135M": (
+        "Llama",
+        {
+            "num_attention_heads": 3,
+            "num_key_value_heads": 1,
+            "hidden_size": 48,
+            "head_dim": 64,
+            "rope_theta": 100_000.0,
+            "max_position_embeddings": 8192,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "Mistral 7B v0.1": (
+        "Mistral",
+        {"head_dim": 128, "sliding_window": 4096, "max_position_embeddings": 32_768},
+    ),
+    "Qwen3 0.6B": (
+        "Qwen3",
+        {"head_dim": 128, "rope_theta": 1e6, "rms_norm_eps": 1e-6, "tie_word_embeddings": True},
+    ),
+    "Qwen3 8B with YaRN": (
+        "Qwen3",
+        {"head_dim": 128, "rope_theta": 1e6, "rms_norm_eps": 1e-6, "rope_scaling": YARN},
+    ),
+    "linear, as Vicuna": (
+        "Llama",
+        {"head_dim": 128, "rope_scaling": {"type": "linear", "factor": 4.0}},
+    ),
+}
+"""Configurations of released models, but for widths and layers: class in transformers, and keys.
+Scalings, bases and head sizes are exactly theirs."""
+
+
+@pytest.mark.parametrize("name", RELEASED)
+def test_a_released_configuration_computes_the_same_and_comes_back(name, make_model, tmp_path):
+    kind, keys = RELEASED[name]
+    sizes = {
+        "vocab_size": 300,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 131_072,
+        "rms_norm_eps": 1e-5,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+    }
+    torch.manual_seed(3)
+    config = getattr(transformers, f"{kind}Config")(**sizes | keys)
+    theirs = getattr(transformers, f"{kind}ForCausalLM")(config)
+    for parameter in theirs.parameters():
+        parameter.data *= 5 if parameter.ndim > 1 else 1
+    theirs.save_pretrained(tmp_path / "theirs")
+    model = make_model({})
+    transformers.AutoTokenizer.from_pretrained(model).save_pretrained(tmp_path / "theirs")
+    shutil.copy(model / "generation_config.json", tmp_path / "theirs")  # no reserved tokens
+    import_folder(tmp_path / "theirs", tmp_path / "ours")
+    ours = api.load(tmp_path / "ours", device="cpu")
+    assert (ours.config.rope_scaling is None) == ("rope_scaling" not in keys)
+    assert_equal(ours, tmp_path / "theirs")
+    ids = np.arange(200) * 7 % 300
+    with torch.no_grad():
+        logits = theirs(torch.tensor(ids[None])).logits[0].numpy()
+    assert np.abs(ours.logits(ids) - logits).max() <= 1e-4
+    export(tmp_path / "ours", "hf", "f32", tmp_path / "again")
+    again = type(theirs).from_pretrained(tmp_path / "again")
+    for key, parameter in theirs.state_dict().items():
+        assert torch.equal(again.state_dict()[key], parameter)
+    assert torch.equal(again.model.rotary_emb.inv_freq, theirs.model.rotary_emb.inv_freq)
+    assert again.model.rotary_emb.attention_scaling == theirs.model.rotary_emb.attention_scaling
+    import_folder(tmp_path / "again", tmp_path / "twice")
+    assert load_config(tmp_path / "twice") == ours.config
+
+
 @pytest.mark.parametrize("shape", ["plain", "weighted norms", "gpt2"])
 def test_a_folder_that_was_used_and_grown_comes_back(shape, make_model, tmp_path):
     """Padding and truncation, [PAD] and words added, and rows that no token has."""

@@ -109,17 +109,11 @@ def slow_attention(c, weights, xs: list[Vector]) -> list[Vector]:
     """Causal grouped-query attention: query head h reads key/value head h // (heads / kv_heads)."""
     size = c.head_size
     queries = [
-        [
-            rotate(part, position, c.rope_theta)
-            for part in split(apply(weights["self_attn.q_proj"], x), size)
-        ]
+        [rotate(c, part, position) for part in split(apply(weights["self_attn.q_proj"], x), size)]
         for position, x in enumerate(xs)
     ]
     keys = [
-        [
-            rotate(part, position, c.rope_theta)
-            for part in split(apply(weights["self_attn.k_proj"], x), size)
-        ]
+        [rotate(c, part, position) for part in split(apply(weights["self_attn.k_proj"], x), size)]
         for position, x in enumerate(xs)
     ]
     values = [split(apply(weights["self_attn.v_proj"], x), size) for x in xs]
@@ -155,19 +149,50 @@ def rms_norm(x: Vector, weight: Vector, epsilon: float) -> Vector:
     return [w * value / root for w, value in zip(weight, x, strict=True)]
 
 
-def rotate(x: Vector, position: int, theta: float) -> Vector:
+def rotate(c, x: Vector, position: int) -> Vector:
     """Rotary position embedding.
 
     Element i of the first half and element i of the second are a point in the plane, which is
-    rotated by position · θ^(−2i/E).
+    rotated by position · θ^(−2i/E), or by less where positions are scaled.
     """
     half = len(x) // 2
+    grown = getattr(c.rope_scaling, "attention_factor", 1)
     rotated = [0.0] * len(x)
     for i in range(half):
-        angle = position * theta ** (-2 * i / len(x))
-        rotated[i] = x[i] * math.cos(angle) - x[i + half] * math.sin(angle)
-        rotated[i + half] = x[i] * math.sin(angle) + x[i + half] * math.cos(angle)
+        angle = position * frequency(c, i)
+        rotated[i] = grown * (x[i] * math.cos(angle) - x[i + half] * math.sin(angle))
+        rotated[i + half] = grown * (x[i] * math.sin(angle) + x[i + half] * math.cos(angle))
     return rotated
+
+
+def frequency(c, i: int) -> float:
+    """Of pair i, in radians per position."""
+    plain, scaling = c.rope_theta ** (-2 * i / c.head_size), c.rope_scaling
+    if scaling is None:
+        return plain
+    slow = plain / scaling.factor
+    if scaling.type == "linear":
+        return slow
+    if scaling.type == "llama3":
+        wavelength = 2 * math.pi / plain
+        if wavelength < scaling.original_context / scaling.high_freq_factor:
+            return plain
+        if wavelength > scaling.original_context / scaling.low_freq_factor:
+            return slow
+        turns, span = scaling.original_context / wavelength, scaling.high_freq_factor
+        share = (turns - scaling.low_freq_factor) / (span - scaling.low_freq_factor)
+        return (1 - share) * slow + share * plain
+    ends = []
+    for turns in (scaling.beta_fast, scaling.beta_slow):
+        # the pair i with original_context · θ^(−2i/E) = 2π · turns
+        ratio = scaling.original_context / (2 * math.pi * turns)
+        ends.append(c.head_size / 2 * math.log(ratio) / math.log(c.rope_theta))
+    first, last = ends
+    if scaling.truncate:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, c.head_size - 1)
+    share = 1 - min(max((i - first) / (last - first), 0), 1)
+    return (1 - share) * slow + share * plain
 
 
 def euler_step(x: Vector, h: float, f: Vector) -> Vector:

@@ -17,6 +17,7 @@ from nanoeuler.evaluation.report.rendering import render
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import SavedModel, load_config, load_model
 from nanoeuler.model.flat import FlatBuffer
+from nanoeuler.model.rotary import rope_scale
 from nanoeuler.model.spec import head_name, parameter_count, tensor_table
 from nanoeuler.model.template import TEMPLATES
 from nanoeuler.model.tensors import Tensor
@@ -65,8 +66,9 @@ def pack(stage: str, folder: Path) -> Playable | None:
     numbers = np.concatenate([buffer[tensor.name].reshape(-1) for tensor in tensors])
     halves = round_to_bfloat16(numbers).view(np.uint32)
     planes = np.concatenate([halves >> 24, halves >> 16]).astype(np.uint8)
+    scale_I, factor = rope_scale(saved.config)
     description = {
-        "config": dataclasses.asdict(saved.config),
+        "config": dataclasses.asdict(saved.config) | {"rope_scale": [scale_I.tolist(), factor]},
         "tensors": [[tensor.name, tensor.size] for tensor in tensors],
         "tokenizer": describe_tokenizer(tokenizer)
         | {"calls": tokenizer.call_ids if saved.calculator else []},

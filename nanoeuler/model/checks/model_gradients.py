@@ -32,6 +32,8 @@ TINY: dict[str, Any] = {
 }
 """Small enough to change every parameter; ffn and vocabulary are odd, so that there is padding."""
 
+YARN = {"type": "yarn", "factor": 4.0, "original_context": 8, "attention_factor": 1.5}
+
 CASES: dict[str, tuple[dict[str, Any], int]] = {
     "grouped heads, K = 3, two documents a row": ({}, 7),
     "tied heads, head size apart from dim / heads": (
@@ -53,6 +55,10 @@ CASES: dict[str, tuple[dict[str, Any], int]] = {
     ),
     "ReLU², step size 0.5, two documents a row": (
         {"activation": "relu2", "mtp_heads": 1, "step_size": 0.5},
+        5,
+    ),
+    "YaRN, whose cosines and sines have a factor, two documents a row": (
+        {"rope_scaling": YARN, "head_size": 6, "mtp_heads": 1, "layers": 1},
         5,
     ),
     "GPT-2, two layers, K = 2, tied heads": (

@@ -38,12 +38,12 @@ function norm(x, weight, bias, epsilon) {
   return x.map((value, i) => scaled(value, i) + (bias?.[i] ?? 0));
 }
 
-// The pair of elements i and i + E/2 of a head is rotated by position · θ^(−2i/E).
-function rotate(head, position, theta) {
+// The pair of elements i and i + E/2 of a head is rotated by position · θ^(−2i/E) · scale[i].
+function rotate(head, position, theta, [scale, factor]) {
   const half = head.length / 2;
   for (let i = 0; i < half; i++) {
-    const angle = position * theta ** (-i / half);
-    const [first, second] = [head[i], head[half + i]];
+    const angle = position * theta ** (-i / half) * scale[i];
+    const [first, second] = [factor * head[i], factor * head[half + i]];
     head[i] = first * Math.cos(angle) - second * Math.sin(angle);
     head[half + i] = second * Math.cos(angle) + first * Math.sin(angle);
   }
@@ -111,7 +111,7 @@ class Model {
       for (let start = 0; start < vector.length; start += c.head_size) {
         const head = vector.subarray(start, start + c.head_size);
         if (c.qk_norm !== "none") head.set(norm(head, weight, null, c.norm_epsilon));
-        rotate(head, this.position, c.rope_theta);
+        rotate(head, this.position, c.rope_theta, c.rope_scale);
       }
     }
     const { mixed, shares } = this.attend(layer, query, key, value);
