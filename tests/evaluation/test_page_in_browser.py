@@ -33,10 +33,12 @@ TEXT = "The old mill by the river isn't there; we'll see that the river 1234 ris
 VOCABULARY = 300
 LLAMA = ODD | {"vocab_size": VOCABULARY, "context": 96}
 GPT2 = LLAMA | {"family": "gpt2", "kv_heads": 6, "heads": 6}
+YARN = {"type": "yarn", "factor": 4.0, "original_context": 16, "beta_fast": 2.0, "beta_slow": 0.2}
 SHAPES = {
     "grouped heads, tied": LLAMA,
     "norms of heads": LLAMA | {"qk_norm": "weighted", "tied": False, "step_size": 1.0},
     "plain norms of heads": LLAMA | {"qk_norm": "rms"},
+    "scaled positions": LLAMA | {"rope_scaling": YARN},
     "gpt2": GPT2,
 }
 CONTRAST = (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")

@@ -118,10 +118,15 @@ def test_sampled_replies_with_drafts_follow_the_distribution_of_the_model():
     assert statistic < 26 + 4.5 * np.sqrt(2 * 26)
 
 
+YARN = {"type": "yarn", "factor": 4.0, "original_context": 16}
+
+
 @pytest.mark.parametrize("engine", ENGINES)
-def test_drafts_change_no_token_of_a_gpt2(engine):
-    """Rows that fill the context and slide: learned positions begin anew."""
-    config = ModelConfig.from_dict(SIZES | {"family": "gpt2", "kv_heads": 6, "context": 40})
+@pytest.mark.parametrize("fields", [{"family": "gpt2", "kv_heads": 6}, {"rope_scaling": YARN}])
+def test_drafts_change_no_token_of_other_positions(engine, fields):
+    """Rows that fill the context and slide: learned positions begin anew, and scaled ones lie
+    behind the original context."""
+    config = ModelConfig.from_dict(SIZES | fields | {"context": 40})
     backend = ENGINES[engine]()
     model = Transformer(config, backend.from_host(4 * initial_parameters(config, 1)), backend)
     prompts = [[3, 1, 4], [1, 5, 9, 2, 6] * 6, [5]]

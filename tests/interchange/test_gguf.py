@@ -5,7 +5,7 @@ Both packages are in no lock: install gguf, and for the judge llama-cpp-python, 
 
 import numpy as np
 import pytest
-from exported_shapes import SHAPES
+from exported_shapes import LLAMA3, SHAPES, YARN
 from grown import add_rows
 
 from nanoeuler.cli import main
@@ -129,6 +129,43 @@ def test_the_file_says_what_llama_cpp_asks_for(make_model, tmp_path, tokenizer_p
     assert fields["tokenizer.chat_template"] == chat_template("alpaca")
     assert "output.weight" not in tensors
     assert "blk.1.ffn_down.weight" in tensors
+
+
+def test_scaled_positions_are_written_as_llama_cpp_reads_them(make_model, tmp_path, capsys):
+    pytest.importorskip("gguf", reason="the extra gguf is not installed")
+    found = {}
+    for name in ("llama3", "linear", "yarn"):
+        folder = make_model(SHAPES[f"{name} positions"])
+        export(folder, "gguf", "f16", tmp_path / name)
+        fields, tensors = fields_and_tensors(tmp_path / name / "model.gguf")
+        start = "llama.rope.scaling."
+        keys = {key.removeprefix(start): fields[key] for key in fields if key.startswith(start)}
+        found[name] = keys, tensors.get("rope_freqs.weight")
+    divisors = found["llama3"][1]
+    config = load_model(tmp_path / "model").config  # of the last shape, yarn
+    assert divisors.shape == (8,)
+    assert divisors[0] < 8 == divisors[-1]
+    assert found["linear"] == ({"type": "linear", "factor": 2.5}, None)
+    assert config.rope_scaling.attention_factor == pytest.approx(1 + 0.1 * np.log(4))
+    expected = {"type": "yarn", "factor": 4.0, "original_context_length": 40}
+    assert found["yarn"] == (expected, None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"rope_scaling": LLAMA3, "qk_norm": "rms"}, "llama.cpp has llama3 without QK-norm only"),
+        ({"rope_scaling": YARN | {"truncate": False}}, "llama.cpp has yarn with the usual betas"),
+        ({"rope_scaling": YARN | {"beta_fast": 16.0}}, "llama.cpp has yarn with the usual betas"),
+        ({"rope_scaling": YARN | {"attention_factor": 1.0}}, "llama.cpp has yarn with the usual"),
+    ],
+)
+def test_positions_that_llama_cpp_scales_otherwise_are_refused(fields, words, make_model, tmp_path):
+    pytest.importorskip("gguf", reason="the extra gguf is not installed")
+    with pytest.raises(UserError) as caught:
+        export(make_model(fields), "gguf", "f16", tmp_path / "out")
+    assert words in str(caught.value)
+    assert not (tmp_path / "out").exists()
 
 
 def test_rows_that_no_token_has_are_called_unused(make_model, tmp_path):

@@ -1,6 +1,7 @@
 """The check at a stage's start: a wrong engine trains nothing, and a right one is checked once."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.config.settings import Pretrain
 from nanoeuler.errors import UserError
 from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.rope_scaling import read_rope_scaling
 from nanoeuler.training.check_form import (
     MODEL_TOLERANCE,
     check_form,
@@ -28,6 +30,8 @@ SMALL = ModelConfig.from_dict({"preset": "small"})
 ODD = ModelConfig.from_dict(
     models.ODD | {"vocab_size": 301, "layers": 3, "head_size": 10, "qk_norm": "weighted"}
 )
+YARN = {"type": "yarn", "factor": 4.0, "original_context": 512}
+SCALED = replace(SMALL, rope_scaling=read_rope_scaling(YARN))
 LARGE = 10**9  # parameters: threads share the work of every op
 
 
@@ -55,6 +59,16 @@ class RopeOffByOne(CpuBackend):
     def linear_rope(self, x, weight, out, rotated, by):
         later = Rotation(by.positions_N + 1, tuple(map(shifted, by.table)))
         super().linear_rope(x, weight, out, rotated, later)
+
+
+class RopeScaleForgotten(CpuBackend):
+    def rope_table(self, positions, head_size, theta, scale=1.0, factor=1.0):
+        return super().rope_table(positions, head_size, theta, 1.0, factor)
+
+
+class RopeFactorForgotten(CpuBackend):
+    def rope_table(self, positions, head_size, theta, scale=1.0, factor=1.0):
+        return super().rope_table(positions, head_size, theta, scale)
 
 
 def shifted(table):
@@ -149,7 +163,7 @@ def wrong(engine, config):
     return {row.case.split(",")[0] for row in check_form(engine, config) if not row.passed}
 
 
-@pytest.mark.parametrize("config", [SMALL, ODD], ids=["small", "odd"])
+@pytest.mark.parametrize("config", [SMALL, ODD, SCALED], ids=["small", "odd", "scaled positions"])
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_right_engine_passes(config, threads):
     assert wrong(CpuBackend(threads), config) == set()
@@ -170,6 +184,12 @@ def test_a_right_engine_passes(config, threads):
 )
 def test_a_mistake_is_found_in_the_way_that_a_model_of_this_size_trains(engine, elements, case):
     assert case in wrong(engine.as_for(elements) if elements else engine, SMALL)
+
+
+@pytest.mark.parametrize("engine", [RopeScaleForgotten(1), RopeFactorForgotten(1)])
+def test_a_table_of_angles_without_the_models_scaling_is_found(engine):
+    assert wrong(engine, SMALL) == set()
+    assert {"gradients", "decoding"} <= wrong(engine, SCALED)
 
 
 GPT2, GROUPED = {"preset": "gpt2-tiny"}, {"preset": "small", "qk_norm": "rms"}
@@ -290,6 +310,18 @@ def test_a_folder_that_cannot_be_written_costs_only_time(monkeypatch):
 def test_the_engine_of_a_gpu_passes_in_every_precision(precision, residual, preset):
     engine = make_backend("cuda", precision=precision, residual=residual)
     assert wrong(engine, ModelConfig.from_dict({"preset": preset})) == set()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp8"])
+def test_the_engine_of_a_gpu_passes_with_scaled_positions(precision):
+    engine = make_backend("cuda", precision=precision)
+    for norms in ("none", "weighted"):
+        assert wrong(engine, replace(SCALED, qk_norm=norms)) == set()
+    scaled = 10, 64, 1e4, np.linspace(1, 0.25, 32), 1.2
+    expected = ReferenceBackend(np.float64).rope_table(*scaled)
+    for found, right in zip(engine.rope_table(*scaled), expected, strict=True):
+        np.testing.assert_allclose(engine.to_host(found), right, atol=1e-6)
 
 
 @pytest.mark.gpu
