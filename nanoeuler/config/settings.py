@@ -424,10 +424,10 @@ class Rl(Tuning):
 class RopeScaling(Section):
     """Scaled rotary positions: `nanoeuler/model/rope_scaling.py` says what each type has."""
 
-    type: Literal["linear", "llama3", "yarn"] = key(
-        "scaled rotary positions, of a model that was first trained on shorter texts; a model "
-        "without this section has plain ones. linear divides all frequencies by factor; llama3 (as "
-        "in Llama 3.1) and yarn divide the low ones only"
+    # any text: ModelConfig says why other programs' types are not here
+    type: str = key(
+        "linear divides all rotary frequencies by factor, llama3 (as in Llama 3.1) and yarn the "
+        "low ones only; a model without this section has plain rotary positions"
     )
     factor: float = key("by which the longest wavelengths grow, from 1 on", ge=1)
     original_context: int = key(

@@ -9,6 +9,7 @@ from slow_transformer import slow_logits
 from test_forward import all_logits, nested_lists, random_ids
 
 from nanoeuler.backend.cpu.engine import CpuBackend
+from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.errors import UserError
 from nanoeuler.model.appending import extend
 from nanoeuler.model.config import ModelConfig
@@ -113,6 +114,10 @@ def test_a_model_without_scaling_is_described_as_before():
     config = ModelConfig.from_dict({"preset": "small"})
     assert "rope_scaling" not in config.to_dict()
     assert rope_arguments(config) == (32, 10_000.0)
+    angles = np.arange(99)[:, None] * 10_000.0 ** (-np.arange(0, 32, 2) / 32)
+    cos, sin = ReferenceBackend(np.float32).rope_table(99, *rope_arguments(config))
+    np.testing.assert_array_equal(cos, np.cos(angles).astype(np.float32))
+    np.testing.assert_array_equal(sin, np.sin(angles).astype(np.float32))
 
 
 @pytest.mark.parametrize("name", SCALINGS)
