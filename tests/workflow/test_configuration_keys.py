@@ -12,6 +12,7 @@ from nanoeuler.config.data_settings import Sample, Sources, Task
 from nanoeuler.config.settings import Configuration, Model
 from nanoeuler.corpus.sample.world import Settings
 from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.rope_scaling import TYPES
 from nanoeuler.storage.section import Section, section_type
 from scripts.configuration_keys import reference
 
@@ -32,7 +33,10 @@ def test_the_settings_and_the_sample_know_the_same_keys():
 
 
 def test_the_settings_and_the_model_know_the_same_fields():
-    assert set(keys(Model)) == {"preset"} | {field.name for field in fields(ModelConfig)}
+    scaling = {field.name for kind in TYPES.values() for field in fields(kind)}
+    known = {"preset"} | {field.name for field in fields(ModelConfig)}
+    nested = {f"rope_scaling.{name}" for name in scaling}
+    assert set(keys(Model)) == known - {"rope_scaling"} | nested
 
 
 def test_every_key_says_what_it_means():
