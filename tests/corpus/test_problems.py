@@ -77,10 +77,10 @@ def test_the_sums_that_base_has_as_an_option_are_taken_by_both_stages(tmp_path):
 def test_the_held_out_questions_are_no_problems_to_learn_from(tmp_path):
     sources = (ROOT / "config/sample.yaml").read_text()
     (tmp_path / "sources.yaml").write_text(
-        sources.replace("sample/instructions.json", "sample/questions.jsonl")
+        sources.replace("sample/problems.jsonl", "sample/questions.jsonl")
     )
     config = (ROOT / "config/config.yaml").read_text()
     config = config.replace("config/sample.yaml", str(tmp_path / "sources.yaml"))
-    (tmp_path / "run.yaml").write_text(f"{config}\nrl: {{problems: world}}\n")
+    (tmp_path / "run.yaml").write_text(config)
     with pytest.raises(UserError, match=r"rl\.problems is the file of evaluate\.questions"):
         load(tmp_path / "run.yaml")

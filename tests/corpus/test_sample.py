@@ -64,7 +64,7 @@ def test_equal_settings_give_equal_bytes(tmp_path: Path) -> None:
         for path in (tmp_path / "one").rglob("*")
         if path.is_file()
     )
-    assert len(files) == len(BOOKS) + 6
+    assert len(files) == len(BOOKS) + 8
     for file in files:
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes(), (
             file

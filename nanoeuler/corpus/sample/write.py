@@ -6,6 +6,8 @@ data/sample/fineweb/000.parquet  web pages in FineWeb-Edu's schema
 data/sample/instructions.json    records {instruction, input, output}
 data/sample/preferences.jsonl    pairs {instruction, input, chosen, rejected}
 data/sample/questions.jsonl      {instruction, input, answer, kind, preferred_ending}, held out
+data/sample/sums.jsonl           records {instruction, input, output} with a calculator's call
+data/sample/problems.jsonl       other sums, {instruction, answer}
 data/sample/manifest.json        written last: counts, hashes, settings
 """
 
@@ -20,10 +22,12 @@ from nanoeuler.corpus.sample.articles import write_pages, write_parquet
 from nanoeuler.corpus.sample.books import BOOKS, write_book
 from nanoeuler.corpus.sample.conversations import (
     prompts_worth_typing,
+    record,
     write_instructions,
     write_preferences,
     write_questions,
 )
+from nanoeuler.corpus.sample.sums import write_sums
 from nanoeuler.corpus.sample.world import Settings, build_world
 from nanoeuler.storage.files import sha256_file, write_json
 from nanoeuler.storage.folders import atomic_folder, require_ours
@@ -40,6 +44,7 @@ def write_sample(section: Mapping[str, object], output: Path) -> dict[str, Any]:
     instructions = write_instructions(world, settings.seed, settings.other_instructions)
     preferences = write_preferences(world, settings.seed)
     questions = write_questions(world, settings.seed)
+    worked, problems = write_sums(settings.seed)
     with atomic_folder(output) as folder:
         for book in BOOKS:
             path = folder / "gutenberg" / book.wrapping.location(book.id)
@@ -50,13 +55,19 @@ def write_sample(section: Mapping[str, object], output: Path) -> dict[str, Any]:
         (folder / "instructions.json").write_text(
             json.dumps(instructions, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
         )
-        for name, records in (("preferences", preferences), ("questions", questions)):
+        files = {
+            "preferences": preferences,
+            "questions": questions,
+            "sums": [record(each.text, each.worked) for each in worked],
+            "problems": [{"instruction": each.text, "answer": each.answer} for each in problems],
+        }
+        for name, records in files.items():
             (folder / f"{name}.jsonl").write_text(
                 "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records),
                 encoding="utf-8",
             )
         kinds = Counter(question["kind"] for question in questions)
-        files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+        written = [path for path in sorted(folder.rglob("*")) if path.is_file()]
         manifest = {
             "version": 1,
             "settings": asdict(settings),
@@ -69,6 +80,8 @@ def write_sample(section: Mapping[str, object], output: Path) -> dict[str, Any]:
             "instructions": len(instructions),
             "preferences": len(preferences),
             "questions": len(questions),
+            "sums": len(worked),
+            "problems": len(problems),
             "prompts": prompts_worth_typing(world, questions),
             "questions_by_kind": dict(sorted(kinds.items())),
             "files": {
@@ -76,7 +89,7 @@ def write_sample(section: Mapping[str, object], output: Path) -> dict[str, Any]:
                     "bytes": path.stat().st_size,
                     "sha256": sha256_file(path),
                 }
-                for path in files
+                for path in written
             },
         }
         write_json(folder / "manifest.json", manifest)
