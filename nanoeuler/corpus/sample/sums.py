@@ -12,7 +12,7 @@ from nanoeuler.corpus.sample.world import VILLAGES, Dice
 from nanoeuler.shipped import tables_beside
 
 TEXT = tables_beside(__file__)
-WORKED, PROBLEMS = 800, 480
+WORKED, PROBLEMS = 1000, 480
 """How many sums are instructions, and problems."""
 
 
