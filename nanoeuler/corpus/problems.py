@@ -1,6 +1,6 @@
 """Convert problems with checkable answers to checked records, and hold some out.
 
-    nanoeuler problems --config config/config.yaml --name world --output data/problems/world
+    nanoeuler problems --config config/config.yaml --name sums --output data/problems/sums
 
 A record has a question (`instruction`, `question`, `problem` or `prompt`), sometimes its data
 (`input`), and an answer (`answer`, `output` or `response`) that a reward compares a reply with. Of

@@ -5,9 +5,9 @@ reward: REINFORCE with the mean of the other replies as the baseline, without th
 that bias it (Shao et al. 2024; Liu et al. 2025). Theory: docs/rl.md.
 
     nanoeuler rl --config config/config.yaml --output results/demo/rl \\
-        --problems data/problems/world/manifest.json \\
+        --problems data/problems/sums/manifest.json \\
         --tokenizer data/corpora/demo/tokenizer-512/tokenizer.json \\
-        --parent results/demo/sft/model
+        --parent results/demo/dpo/model
 """
 
 import math
