@@ -165,7 +165,7 @@ def test_on_a_gpu_tuning_is_timed_in_its_own_precision_and_size(monkeypatch):
     monkeypatch.setattr(planned_speed, "time", clock)
     monkeypatch.setattr(planned_speed, "WRITING", math.inf)
     settings = ["model.layers=1", "pretrain.precision=fp8", "pretrain.batch_tokens=2560"]
-    tuning = [f"{stage}.batch_tokens=1280" for stage in ("sft", "dpo")]
+    tuning = [f"{stage}.batch_tokens=1280" for stage in ("sft", "dpo", "rl")]
     config, plan = plan_of("config", *settings, *tuning, "pretrain.optimizer=adamw")
     asked = []
 
@@ -175,7 +175,7 @@ def test_on_a_gpu_tuning_is_timed_in_its_own_precision_and_size(monkeypatch):
 
     planned_speed.probe(config, OnDevice(0.1), plan, seconds=0.3)
     planned_speed.probe_tuning(config, engine, plan, seconds=0.3)
-    assert asked == [("auto", 1280)]  # once for sft, sft_scratch and dpo
+    assert asked == [("auto", 1280)]  # once for sft, sft_scratch, dpo and rl
     model = ModelConfig.from_dict(config["model"])
     for name, rate in (("pretrain", 25_600), ("sft", 6_400), ("dpo", 6_400)):
         stage = plan.stages[name]

@@ -227,7 +227,7 @@ def test_a_workflow_does_not_time_a_run_of_minutes(capsys):
     said = capsys.readouterr().out
     assert said.startswith("run demo: 1,049,216 parameters on reference\n")
     assert "3.4 epochs, 1,075 steps, minutes" in said
-    assert "dpo         95,000 tokens, 1 epoch, 24 steps, minutes" in said
+    assert "dpo         95,000 tokens, 1 epoch, 93 steps, minutes" in said
     config, plan = plan_of("config", "max_hours=0.5")
     assert not planning.is_short(config, plan)
     assert not planning.is_short(*plan_of("small"))
