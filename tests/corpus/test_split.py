@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nanoeuler.corpus.split import (
@@ -218,6 +218,7 @@ def test_of_too_short_a_text_nothing_is_held_out(text):
     st.integers(1, 300),
     st.floats(0.001, 0.5),
 )
+@example(["\r"], 1, 0.5)  # no text at all
 def test_stretches_are_apart_with_text_in_and_between_them(units, times, share):
     raw = ("".join(units) * times).encode("utf-8", "replace")
     places = choose_stretches(raw, share)
@@ -225,7 +226,7 @@ def test_stretches_are_apart_with_text_in_and_between_them(units, times, share):
     assert borders == sorted(borders)
     for start, stop in itertools.pairwise(borders):
         raw[start:stop].decode()
-        assert raw[start:stop].strip() or not raw[start:stop]
+        assert raw[start:stop].strip() or not raw[start:stop] or not raw.strip()
     assert all(start < stop for start, stop in places)
     held_out = int(np.diff(places).sum())
     assert held_out <= 0.8 * len(raw.strip())
