@@ -43,9 +43,18 @@ def test_prose_is_never_shown_with_a_replacement_character(tokenizer: Tokenizer)
 @settings(deadline=None)
 def test_parts_join_to_the_whole(tokenizer: Tokenizer, ids: list[int]):
     decoder = StreamDecoder(tokenizer)
+    ids = [id for id in ids if id not in tokenizer.call_ids]  # calls are not shown
     assert "".join([decoder.push(index) for index in ids]) + decoder.flush() == tokenizer.decode(
         ids
     )
+
+
+def test_a_call_of_the_calculator_is_not_shown(tokenizer: Tokenizer):
+    begin, end = tokenizer.call_ids
+    ids = [*tokenizer.encode("a "), begin, *tokenizer.encode("6*7"), end, *tokenizer.encode("42 b")]
+    for cut in range(len(ids) + 1):
+        decoder = StreamDecoder(tokenizer)
+        assert decoder.push(*ids[:cut]) + decoder.push(*ids[cut:]) + decoder.flush() == "a 42 b"
 
 
 @given(st.text())
