@@ -74,8 +74,8 @@ def test_the_sums_are_those_of_the_real_data(sources, real_data):
     answers = [split_calls(json.loads(line)["answer"]) for line in content.splitlines()]
     assert len(answers) == 7473
     assert sum(len(each.parts) // 3 + each.dropped for each in answers) == 23_716  # docs/data.md
-    assert sum(each.dropped for each in answers) == 14
-    assert sum(each.dropped > 0 for each in answers) == 12
+    assert sum(each.dropped for each in answers) == 2
+    assert sum(each.dropped > 0 for each in answers) == 2
 
 
 def test_preferences_are_pinned_by_a_revision_but_for_one_whose_is_not_known(sources):
