@@ -31,6 +31,7 @@ def test_the_help_shows_where_to_start(command, capsys):
         "  serve         models over HTTP: OpenAI's API, and a page",
         "  export        write a model for transformers, llama.cpp or Ollama",
         "  import        take a Llama-class model or a GPT-2 from Hugging Face's folder",
+        "  quantize      write a model with weights of 8 or 4 bits",
     ]
     assert any(section.startswith("the stages of a run") for section in others)
 

@@ -109,6 +109,9 @@ class Primitives(ABC):
     least_logit_tokens = 1
     """Fewest tokens of such a part, even where they take more."""
 
+    reads_codes = False
+    """May the weight of a product or an embedding be `Quantized`, where nothing is trained?"""
+
     keeps_caches = False
     """Is the memory of caches that are gone kept for the next ones of their shapes?"""
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from nanoeuler.backend.ops import Backend
+from nanoeuler.backend.quantized import Quantized
 from nanoeuler.backend.records import (
     AttentionArrays,
     FlatState,
@@ -37,6 +38,7 @@ class ReferenceBackend(Backend):
     """NumPy arrays of one float type. Slow where clarity asks for it."""
 
     name = "reference"
+    reads_codes = True
 
     def __init__(self, dtype: Any = np.float32):
         self.dtype = self.activation = self.residual = np.dtype(dtype)
@@ -83,7 +85,9 @@ class ReferenceBackend(Backend):
 
     # ---- matrix products:  out = x Wᵀ
 
-    def linear(self, x_NI: Array, weight_OI: Array, out_NO: Array) -> None:
+    def linear(self, x_NI: Array, weight_OI: Array | Quantized, out_NO: Array) -> None:
+        if isinstance(weight_OI, Quantized):
+            weight_OI = weight_OI.dense()
         np.matmul(x_NI, weight_OI.T, out=out_NO)
 
     def linear_backward_input(
@@ -113,9 +117,12 @@ class ReferenceBackend(Backend):
 
     # ---- embedding:  out_n = table[ids_n]
 
-    def embedding(self, ids_N: Array, table_VD: Array, out_ND: Array) -> None:
+    def embedding(self, ids_N: Array, table_VD: Array | Quantized, out_ND: Array) -> None:
         # ids are checked where they enter; "clip" writes without a copy
-        np.take(table_VD, ids_N, axis=0, out=out_ND, mode="clip")
+        if isinstance(table_VD, Quantized):
+            out_ND[...] = table_VD[np.clip(ids_N, 0, len(table_VD) - 1)].dense()
+        else:
+            np.take(table_VD, ids_N, axis=0, out=out_ND, mode="clip")
 
     def embedding_backward(
         self, ids_N: Array, dout_ND: Array, dtable_VD: Array, *, accumulate: bool

@@ -71,6 +71,7 @@ def register_evaluate(subparsers: Subparsers) -> None:
         "FILE",
         "also write every answer and reply to this file of JSON lines",
     )
+    parser.add_quantize()
     parser.add_device()
     parser.add_shared_gpus()
     parser.add_ranks()
@@ -182,7 +183,8 @@ def run_evaluate(options: argparse.Namespace) -> None:
     config, folder = load(options.config), model_folder(options)
     with group_of(options, options.output.parent) as group:
         try:
-            result, items = evaluate(config, folder, material, engine_of(options, group), group)
+            engine = engine_of(options, group)
+            result, items = evaluate(config, folder, material, engine, group, options.quantize)
         except MemoryError as error:
             raise UserError(
                 f"evaluate: {error}; end what else takes memory, or choose a smaller model.context"

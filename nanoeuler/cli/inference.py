@@ -83,6 +83,7 @@ def add_sampling(parser: Parser) -> None:
     parser.add_flag(
         "--no-speculation", "decode token by token, without drafts: the same text, slower"
     )
+    parser.add_quantize()
     parser.add_device()
     parser.add_gpus()
 
@@ -91,6 +92,16 @@ def sampling_options(options: argparse.Namespace) -> dict[str, Any]:
     """The sampler's settings that were given."""
     names = ("temperature", "top_k", "top_p", "seed")
     return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+
+
+def loading_options(options: argparse.Namespace) -> dict[str, Any]:
+    """How the model is loaded."""
+    return {
+        "device": options.device,
+        "gpus": options.gpus,
+        "speculation": not options.no_speculation,
+        "quantize": options.quantize,
+    }
 
 
 def run_generate(options: argparse.Namespace) -> None:
@@ -103,8 +114,7 @@ def run_generate(options: argparse.Namespace) -> None:
     form = form_options(options)
     folder, prompt = folder_and_prompt(options)
     text, further = read_prompt(prompt), as_text(options.input, "--input")
-    speculation = not options.no_speculation
-    model = api.load(folder, options.device, options.gpus, speculation=speculation)
+    model = api.load(folder, **loading_options(options))
     reply = model.stream(text, further, options.raw, max_tokens, **sampling, **form)
     output = sys.stdout
     last = ""
@@ -209,8 +219,7 @@ def run_chat(options: argparse.Namespace) -> None:
 
     sampling = Sampling(**sampling_options(options))
     folder = model_folder(options)
-    speculation = not options.no_speculation
-    model = api.load(folder, options.device, options.gpus, speculation=speculation)
+    model = api.load(folder, **loading_options(options))
     log.lenient(sys.stdin)
     terminal = Terminal()
     template = None if model.template is None else model.prompt
@@ -282,6 +291,7 @@ def register_serve(subparsers: Subparsers) -> None:
         "--no-speculation",
         "write a reply that is alone token by token, too, without drafts: the same text, slower",
     )
+    serve.add_quantize()
     serve.add_device()
     serve.add_gpus()
     serve.finish(run_serve)
@@ -304,10 +314,7 @@ def run_serve(options: argparse.Namespace) -> None:
 
         engine.decode(*arguments)
 
-    load = (
-        *(folders, options.rows, options.context),
-        *(options.device, options.gpus, not options.no_speculation),
-    )
+    load = folders, options.rows, options.context, loading_options(options)
     with EngineProcess(decode, options.queue, *load) as process:
         try:
             from nanoeuler.serving import server

@@ -1,4 +1,5 @@
-"""Subcommands that make a model folder of another: `export`, `import`, `accept` and `refine`."""
+"""Subcommands that make a model folder of another: `export`, `import`, `quantize`, `accept` and
+`refine`."""
 
 import argparse
 from pathlib import Path
@@ -25,9 +26,10 @@ def register(subparsers: Subparsers) -> None:
     )
     parser.add_argument(
         "--dtype",
-        choices=("f32", "f16", "bf16", "q8_0"),
+        choices=("f32", "f16", "bf16", "q8_0", "q4_0"),
         default="f32",
-        help="type of the weights (default f32, as they were trained); q8_0 is GGUF's only",
+        help="type of the weights (default f32, as they were trained); q8_0 and q4_0 are "
+        "GGUF's only",
     )
     parser.add_path("--output", "DIR", "the new folder to write")
     parser.finish(run_export)
@@ -48,6 +50,30 @@ def register(subparsers: Subparsers) -> None:
     parser.add_path("--output", "DIR", "the new model folder to write")
     parser.finish(run_import)
 
+    parser = subparsers.add_parser(
+        "quantize",
+        help="write a model with weights of 8 or 4 bits",
+        description="Write a model folder whose weights are whole numbers of 8 or 4 bits with a "
+        "scale for each 32 of them. generate, chat, serve, evaluate and export take it like any "
+        "other; nothing trains it further.",
+    )
+    parser.add_argument(
+        "folder", metavar="MODEL", help="model folder, or the folder of a stage or a run"
+    )
+    parser.add_argument("output", type=Path, metavar="OUTPUT", help="the new folder to write")
+    parser.add_argument(
+        "--to",
+        choices=("int8", "int4"),
+        required=True,
+        help="int8: all matrices in 8 bits; int4: most of the layers' in 4, the others in 8",
+    )
+    parser.add_optional_path(
+        "--text",
+        "FILE",
+        "a text that the model was not trained on: bits per byte before and after are printed",
+    )
+    parser.finish(run_quantize)
+
 
 def run_export(options: argparse.Namespace) -> None:
     from nanoeuler.interchange.exporting import export
@@ -61,6 +87,13 @@ def run_import(options: argparse.Namespace) -> None:
 
     model = import_folder(options.folder, options.output, options.template)
     log.line("import", str(options.output), template=model.template or "none")
+
+
+def run_quantize(options: argparse.Namespace) -> None:
+    from nanoeuler.inference.finding import find_model
+    from nanoeuler.interchange.quantizing import quantize_folder
+
+    quantize_folder(find_model(Path(options.folder)), options.output, options.to, options.text)
 
 
 def register_changes(subparsers: Subparsers) -> None:

@@ -88,6 +88,14 @@ class Parser(argparse.ArgumentParser):
             help="engine (default: auto, the fastest there is)",
         )
 
+    def add_quantize(self) -> None:
+        self.add_argument(
+            "--quantize",
+            choices=("int8", "int4"),
+            help="round the weights to 8 or 4 bits, for speed and memory on a CPU (default: as "
+            "they are)",
+        )
+
     def add_gpus(self) -> None:
         self.add_number("--gpus", "1: a GPU may be used; 0 forces the CPU")
 

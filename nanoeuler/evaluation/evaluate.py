@@ -85,19 +85,20 @@ def evaluate(
     material: Material,
     backend: "Backend",
     group: Group = ALONE,
+    quantize: str | None = None,
 ) -> tuple[Json, list[Json]]:
     """Evaluate the model in `model_folder`: its scores, and a record for each item of every task
     and for each question.
 
     Reads `evaluate`, `seed`, `pretrain.document_mask` and `model.context` of `config`; the latter
     is the window, by default the model's own context, up to LONGEST_WINDOW. The ranks of `group`
-    share the work, and rank 0 returns what one alone would. Raises `UserError` for files that do
-    not fit together.
+    share the work, and rank 0 returns what one alone would. `quantize`: see `api.load`. Raises
+    `UserError` for files that do not fit together.
     """
     began = time.monotonic()
     settings = config["evaluate"]
     seed = config.get("seed", 1)
-    model = api.load_on(backend, model_folder)
+    model = api.load_on(backend, model_folder, quantize=quantize)
     store = open_tokens(material.tokens, model, model_folder) if material.tokens else None
     asked = read_questions(material.questions) if material.questions else []
     instructions = material.instructions
@@ -139,6 +140,7 @@ def evaluate(
         "parameters": parameter_count(model.config),
         "template": model.template,
         "model": model.config.to_dict(),
+        **({"quantized": model.quantized} if model.quantized else {}),
         "settings": dict(settings),
         "window": window,
         "held_out": held_out,

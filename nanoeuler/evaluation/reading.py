@@ -15,6 +15,7 @@ from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.model.documents import frame, mask_padding, windows
 from nanoeuler.model.families import family_of
 from nanoeuler.model.flat import FlatBuffer
+from nanoeuler.model.quantized import QuantizedBuffer
 from nanoeuler.model.spec import head_name
 from nanoeuler.model.transformer import Batch, Transformer
 from nanoeuler.tokenizer import StreamDecoder, Tokenizer
@@ -38,7 +39,10 @@ def read(
     lens    {"tokens": texts read, "guesses": [point][token][guess], "shares": likewise,
              "attention": [layer][head][token], as `attention` says}
     """
-    parameters = np.asarray(model.backend.to_host(model.parameters), np.float32)
+    if isinstance(model.parameters, QuantizedBuffer):
+        parameters = model.parameters.dense()
+    else:
+        parameters = np.asarray(model.backend.to_host(model.parameters), np.float32)
     model = Transformer(model.config, parameters, ReferenceBackend())
     texts: dict[str, Any] = {}
     lens: dict[str, Any] | None = None

@@ -46,7 +46,7 @@ from nanoeuler.inference.finding import find_model
 from nanoeuler.inference.forms import Form, regex_grammar, schema_grammar
 from nanoeuler.inference.generate import Reply, Writer
 from nanoeuler.inference.sampling import Sampling, at_least_one
-from nanoeuler.model.files import SavedModel, load_model
+from nanoeuler.model.files import SavedModel, load_model, quantized
 from nanoeuler.model.spec import parameter_count
 from nanoeuler.model.template import TEMPLATES
 from nanoeuler.model.transformer import Batch, Transformer
@@ -84,7 +84,13 @@ class LanguageModel:
         None for a base model, which continues text.
         """
         self.info = saved.info
-        self.transformer = Transformer(saved.config, backend.from_host(saved.parameters), backend)
+        self.quantized = saved.quantized.scheme if saved.quantized else None
+        """int8 or int4; None: weights in floats."""
+        if saved.quantized and backend.reads_codes:
+            weights: Any = saved.quantized
+        else:
+            weights = backend.from_host(saved.parameters)
+        self.transformer = Transformer(saved.config, weights, backend)
         self.writer = Writer(
             self.transformer, tokenizer, speculates=speculation, calculator=saved.calculator
         )
@@ -93,8 +99,10 @@ class LanguageModel:
     def facts(self) -> str:
         """A description in a few words."""
         template = f"template {self.template}" if self.template else "no template"
+        quantized = f" in {self.quantized}" if self.quantized else ""
         return (
-            f"{parameter_count(self.config):,} parameters, stage {self.stage}, {template}, "
+            f"{parameter_count(self.config):,} parameters{quantized}, stage {self.stage}, "
+            f"{template}, "
             f"backend {self.transformer.backend.name}"
         )
 
@@ -264,6 +272,7 @@ def load(
     gpus: int | None = None,
     precision: str = "auto",
     speculation: bool = True,
+    quantize: str | None = None,
 ) -> LanguageModel:
     """Load a trained model for use from Python.
 
@@ -274,15 +283,30 @@ def load(
     - `precision`: of a GPU's products and activations: fp32, tf32 or bf16; auto is bf16.
     - `speculation`: tokens are drafted, from the text or by the model's MTP heads, and checked
       together. The text is the same without, and slower.
+    - `quantize`: round the weights to int8 or int4, for speed and memory on a CPU.
 
     Raises `UserError` when there is no model, or its files are damaged or do not belong together.
     """
-    return load_on(make_backend(device, gpus, precision), folder, speculation=speculation)
+    backend = make_backend(device, gpus, precision)
+    return load_on(backend, folder, speculation=speculation, quantize=quantize)
 
 
-def load_on(backend: "Backend", folder: str | Path, *, speculation: bool = True) -> LanguageModel:
+def load_on(
+    backend: "Backend",
+    folder: str | Path,
+    *,
+    speculation: bool = True,
+    quantize: str | None = None,
+) -> LanguageModel:
     """Like `load`, on an engine that is there already."""
-    saved = load_model(find_model(Path(folder)))
+    saved = load_model(find_model(Path(folder)), as_codes=backend.reads_codes)
+    if quantize is not None:
+        if not backend.reads_codes:
+            raise UserError(
+                f"quantize {quantize}: the engine {backend.name} computes with floats; use "
+                "--device cpu, or leave it out"
+            )
+        saved = quantized(saved, quantize)
     tokenizer = Tokenizer.load(saved.tokenizer_path)
     if tokenizer.vocab_size > saved.config.vocab_size:
         raise UserError(

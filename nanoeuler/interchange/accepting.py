@@ -15,9 +15,11 @@ from nanoeuler.model.files import (
     TOKENIZER,
     WEIGHTS,
     read_unsealed,
+    read_weights,
     transformers_keys,
 )
-from nanoeuler.model.weights_file import load_parameters, stored_step
+from nanoeuler.model.quantized import QuantizedBuffer
+from nanoeuler.model.weights_file import stored_step
 from nanoeuler.storage.files import read_json, sha256_file, write_json
 from nanoeuler.storage.integrity import seal, write_note
 from nanoeuler.storage.record_folder import read_json_lines
@@ -47,7 +49,7 @@ def accept(path: Path) -> list[Path]:
 
 def accept_model(folder: Path) -> list[Path]:
     config, description = read_unsealed(folder)
-    load_parameters(folder / WEIGHTS, config)
+    weights = read_weights(folder, config, description)
     vocabulary = tokenizer_json.read_unchecked(folder / TOKENIZER)
     ids = len(vocabulary.tokens)
     if ids > config.vocab_size:
@@ -61,8 +63,10 @@ def accept_model(folder: Path) -> list[Path]:
         "sha256": hashes,
         "info": {**description.get("info", {}), "accepted": now()},
     }
-    outside = replace(config, step_size=stored_step(folder / WEIGHTS, config))
-    content = read_json(folder / CONFIG) | transformers_keys(outside, vocabulary.end_id)
+    content = read_json(folder / CONFIG)
+    if not isinstance(weights, QuantizedBuffer):
+        outside = replace(config, step_size=stored_step(folder / WEIGHTS, config))
+        content |= transformers_keys(outside, vocabulary.end_id)
     write_json(folder / CONFIG, content | {"nanoeuler": seal(description)})
     before = noted if isinstance(noted, dict) else {}
     changed = [folder / name for name in hashes if hashes[name] != before.get(name)]

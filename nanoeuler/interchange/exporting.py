@@ -1,12 +1,13 @@
 """The stage `export`: a model folder as files of another program, or as a smaller one."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from nanoeuler.errors import UserError
 from nanoeuler.interchange.plain_model import DTYPES
 from nanoeuler.model.files import load_model, save_model
 
-FORMATS = {"hf": [*DTYPES], "gguf": [*DTYPES, "q8_0"], "nanoeuler": ["f32", "bf16"]}
+FORMATS = {"hf": [*DTYPES], "gguf": [*DTYPES, "q8_0", "q4_0"], "nanoeuler": ["f32", "bf16"]}
 """Format → the types that its weights can have."""
 
 
@@ -33,7 +34,7 @@ def export(model: Path, format: str, dtype: str, output: Path) -> None:
 
         write_folder(output, saved, dtype, run_matter(model))
     elif format == "nanoeuler":
-        save_model(output, saved, dtype)
+        save_model(output, replace(saved, quantized=None), dtype)
     else:
         from nanoeuler.interchange.gguf_file import write_gguf
 

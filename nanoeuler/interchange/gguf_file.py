@@ -4,22 +4,24 @@ llama.cpp turns neighbouring elements of q and k in its architecture "llama", wh
 of a head; so their rows are brought into its order. Its "qwen3" turns halves, too.
 """
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nanoeuler.backend.quantized import BLOCK, FORMATS, Quantized
 from nanoeuler.errors import UserError, brief
 from nanoeuler.inference.sampling import Sampling
-from nanoeuler.interchange.plain_model import PlainModel, cast, plain_model
+from nanoeuler.interchange.plain_model import PlainModel, cast, plain_config, plain_model
 from nanoeuler.model.config import ModelConfig, round_up
 from nanoeuler.model.families import FAMILIES
-from nanoeuler.model.files import SavedModel
+from nanoeuler.model.files import SavedModel, quantized
 from nanoeuler.model.rope_scaling import Linear, Llama3, Yarn
 from nanoeuler.model.rotary import rope_scale
 from nanoeuler.model.spec import tensor_table
 from nanoeuler.model.template import TEMPLATES, chat_template, split_prompt
+from nanoeuler.model.weights_file import norms_of_ones
 from nanoeuler.storage.folders import atomic_folder
 from nanoeuler.tokenizer import tokenizer_json
 from nanoeuler.tokenizer.vocabulary import Vocabulary
@@ -28,9 +30,12 @@ if TYPE_CHECKING:
     import gguf
 
 FILE, MODELFILE = "model.gguf", "Modelfile"
-BLOCK = 32
-"""Weights of a row that share a scale in Q8_0."""
-FILE_TYPES = {"f32": "ALL_F32", "f16": "MOSTLY_F16", "bf16": "MOSTLY_BF16", "q8_0": "MOSTLY_Q8_0"}
+FILE_TYPES = {
+    **{"f32": "ALL_F32", "f16": "MOSTLY_F16", "bf16": "MOSTLY_BF16"},
+    **{"q8_0": "MOSTLY_Q8_0", "q4_0": "MOSTLY_Q4_0"},
+}
+SCHEMES = {"q8_0": "int8", "q4_0": "int4"}
+"""What the model is in memory that has these numbers."""
 
 
 def write_gguf(folder: Path, saved: SavedModel, dtype: str) -> None:
@@ -45,10 +50,8 @@ def write_gguf(folder: Path, saved: SavedModel, dtype: str) -> None:
             "GGUF files are written by the package gguf, which is not installed; install it with "
             "make install EXTRAS=gguf, or pip install 'nanoeuler[gguf]'"
         ) from error
-    plain = plain_model(saved)
+    plain = in_codes(saved, SCHEMES[dtype]) if dtype in SCHEMES else plain_model(saved)
     require_known_scaling(plain.config)
-    if dtype == "q8_0":
-        plain = whole_blocks(plain)
     vocabulary = tokenizer_json.read_unchecked(saved.tokenizer_path)
     with atomic_folder(folder) as temporary:
         architecture = architecture_of(plain.config)
@@ -92,31 +95,25 @@ def require_known_scaling(c: ModelConfig) -> None:
     )
 
 
-def whole_blocks(plain: PlainModel) -> PlainModel:
-    """The model with ffn padded to whole blocks by zeros, which change nothing.
+def in_codes(saved: SavedModel, scheme: str) -> PlainModel:
+    """The model with head 0 only and its matrices `Quantized`, (out, in). ffn is filled up to whole
+    blocks by zeros, which change nothing.
 
     Raises `UserError` where other rows are no whole blocks.
     """
-    c = plain.config
-    widths = {"dim": c.dim, "heads · head_size": c.heads * c.head_size}
-    if c.family == "gpt2":
-        widths["ffn"] = c.ffn
-    for name, width in widths.items():
-        if width % BLOCK:
-            raise UserError(
-                f"q8_0 stores blocks of {BLOCK} weights, which don't divide the model's {name} of "
-                f"{width}; export it with --dtype f16"
-            )
-    more = round_up(c.ffn, BLOCK) - c.ffn
-    tensors = dict(plain.tensors)
-    for name, tensor in tensors.items():
-        if name.endswith(("gate_proj.weight", "up_proj.weight")):
-            tensors[name] = np.pad(tensor, ((0, more), (0, 0)))
-        elif name.endswith("down_proj.weight"):
-            tensors[name] = np.pad(tensor, ((0, 0), (0, more)))
+    config, ones = plain_config(saved.config), norms_of_ones(saved.config)
+    buffer = quantized(saved, scheme).quantized
+    assert buffer is not None
+    more = round_up(config.ffn, BLOCK) - config.ffn
+    tensors: dict[str, Any] = {}
+    for tensor in tensor_table(config):
+        values: Any = ones[tensor.name] if tensor.name in ones else buffer[tensor.name]
+        if tensor.name.endswith(("gate_proj.weight", "up_proj.weight")):
+            codes, scales = (np.pad(x, ((0, more), (0, 0))) for x in (values.codes, values.scales))
+            values = Quantized(codes, scales, values.columns)
+        tensors[tensor.name] = values
     # a ModelConfig of this ffn would be another model of ours; other programs see only numbers
-    fields = c.to_dict() | {"ffn": c.ffn + more}
-    return PlainModel(ModelConfig.from_dict(fields), tensors)
+    return PlainModel(replace(config, ffn=config.ffn + more), tensors)
 
 
 def add_shape(writer: "gguf.GGUFWriter", c: ModelConfig) -> None:
@@ -183,15 +180,21 @@ def add_tensors(
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[architecture.upper()], c.layers)
     transposed = {row.name for row in tensor_table(c) if row.transposed}
     for name, stored in plain.tensors.items():
-        tensor = np.ascontiguousarray(stored.T) if name in transposed else stored
-        if architecture == "llama" and name.endswith(("q_proj.weight", "k_proj.weight")):
-            tensor = neighbours(tensor, c.head_size)
-        exact = tensor.ndim == 1 or name == FAMILIES["gpt2"].positions
-        kind: Any = gguf.GGMLQuantizationType["F32" if exact else dtype.upper()]
-        data = cast(name, tensor, "f32" if exact or dtype == "q8_0" else dtype)
-        if kind == gguf.GGMLQuantizationType.Q8_0:
-            data = gguf.quants.quantize(data, kind)
-        elif kind == gguf.GGMLQuantizationType.BF16:
+        turns = architecture == "llama" and name.endswith(("q_proj.weight", "k_proj.weight"))
+        if isinstance(stored, Quantized):
+            scales = stored.scales.view(np.uint8).reshape(*stored.scales.shape, 2)
+            codes = stored.codes.view(np.uint8).reshape(*stored.scales.shape, -1)
+            data = np.concatenate([scales, codes], axis=2).reshape(len(stored), -1)
+            kind: Any = FORMATS[stored.codes.dtype].upper()
+        else:
+            exact = stored.ndim == 1 or name == FAMILIES["gpt2"].positions
+            kind = "F32" if exact else dtype.upper()
+            tensor = np.ascontiguousarray(stored.T) if name in transposed else stored
+            data = cast(name, tensor, "f32" if exact else dtype)
+        if turns:
+            data = neighbours(data, c.head_size)
+        kind = gguf.GGMLQuantizationType[kind]
+        if kind == gguf.GGMLQuantizationType.BF16:
             data = data.view(np.uint8)
         writer.add_tensor(
             names.get_name(name, try_suffixes=(".weight", ".bias")), data, raw_dtype=kind

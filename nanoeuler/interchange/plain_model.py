@@ -23,20 +23,28 @@ class PlainModel:
     tensors: dict[str, np.ndarray]  # float32, contiguous, in the shapes of Hugging Face's files
 
 
-def plain_model(saved: SavedModel) -> PlainModel:
-    """`saved` with h folded into the last matrix of each block, and head 0 only.
+def plain_config(c: ModelConfig) -> ModelConfig:
+    """The fields of the model that computes the same with one head and h = 1.
 
-    x + h·W f(x) is x + (h·W) f(x), and a bias is scaled like W. The norm of q and k without weights
-    is one with ones. Raises `UserError` for what other programs do not compute.
+    The norm of q and k without weights is one with ones. Raises `UserError` for what other programs
+    do not compute.
     """
-    c = saved.config
     if (field := c.only_ours) is not None:
         raise UserError(
             f"model.{field} is {getattr(c, field)}, which other programs do not compute: this "
             "model cannot be exported; train one without it"
         )
     qk_norm = "none" if c.qk_norm == "none" else "weighted"
-    config = replace(c, step_size=1.0, qk_norm=qk_norm, mtp_heads=1, mtp_weights=())
+    return replace(c, step_size=1.0, qk_norm=qk_norm, mtp_heads=1, mtp_weights=())
+
+
+def plain_model(saved: SavedModel) -> PlainModel:
+    """`saved` with h folded into the last matrix of each block, and head 0 only.
+
+    x + h·W f(x) is x + (h·W) f(x), and a bias is scaled like W. Raises `UserError` like
+    `plain_config`.
+    """
+    c, config = saved.config, plain_config(saved.config)
     buffer, ones = FlatBuffer(c, saved.parameters), norms_of_ones(c)
     tensors = {
         tensor.name: np.ascontiguousarray(buffer.in_file(tensor.name))

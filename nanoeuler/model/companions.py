@@ -47,6 +47,10 @@ their results. Other programs do not calculate: there it is kept from such calls
 results itself, which it has not learned.
 """
 CONTINUE = 'ids = tokenizer("Once upon a time", return_tensors="pt")'
+AS_CODES = """\
+Its weights are whole numbers with scales, which nanoeuler computes with; `nanoeuler export` writes
+a model that transformers has a class for.
+"""
 ELSEWHERE = """\
 transformers has no class for blocks with this step size; `nanoeuler export` writes a model that it
 has one for.
@@ -61,6 +65,10 @@ class Described(Protocol):
     template: str | None
     calculator: bool
     info: dict[str, Any]
+
+    @property
+    def quantized(self) -> object:
+        """Its weights as codes and scales, if it has them."""
 
 
 def write_companions(
@@ -143,12 +151,13 @@ def card(
     lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in matter.items()]
     prompt = CONTINUE if model.template is None else CHAT
     learned = [f"- {plain(f'{name}: {licence}')}" for name, licence in learned_from(model).items()]
+    elsewhere = AS_CODES if model.quantized else ELSEWHERE
     parts = [
         "\n".join(["---", *lines, "---"]),
         f"# A language model of {parameter_count(model.config):,} parameters",
         f"A model of nanoeuler (stage {model.stage}), which reads and writes "
         f"{model.config.context} tokens. Every text begins with the token {end}, as in training.",
-        USE.format(prompt=prompt).strip() if known_to_transformers else ELSEWHERE.strip(),
+        USE.format(prompt=prompt).strip() if known_to_transformers else elsewhere.strip(),
         *(["It was made from:\n\n" + "\n".join(learned)] if learned else []),
         *([CALCULATOR.strip()] if model.calculator else []),
         "Expect sentences that read well and are wrong: a model of this size knows little.",

@@ -2,8 +2,8 @@
 
 Its model is three files: `model.safetensors`, `config.json` and `tokenizer.json`. Tensors have the
 names and shapes of Hugging Face's Llama or GPT-2, in float32 (of a model that was exported, maybe
-in bf16), without padding. `config.json` carries this project's fields under `nanoeuler`, beside the
-keys that readers of those look for.
+in bf16; of one that was quantized, as codes and scales), without padding. `config.json` carries
+this project's fields under `nanoeuler`, beside the keys that readers of those look for.
 That section holds the hashes of the other two files and its own, which are compared when the folder
 is read.
 Beside them lie the companions, which are for other tools.
@@ -22,8 +22,9 @@ from nanoeuler import log
 from nanoeuler.errors import UserError, brief
 from nanoeuler.model.companions import COMPANIONS, write_companions
 from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.quantized import SCHEMES, QuantizedBuffer
 from nanoeuler.model.template import TEMPLATES
-from nanoeuler.model.weights_file import load_parameters, save_parameters
+from nanoeuler.model.weights_file import load_parameters, require_size, save_parameters
 from nanoeuler.storage.files import link_or_copy, read_json, sha256_file, write_json
 from nanoeuler.storage.folders import atomic_folder
 from nanoeuler.storage.integrity import Origin, check_file, check_seal, seal
@@ -48,6 +49,7 @@ class SavedModel:
     template: str | None  # the prompt template that it was tuned on; None for a base model
     info: dict[str, Any] = field(default_factory=dict)  # provenance, licences, training summary
     calculator: bool = False  # has it learned to call the calculator?
+    quantized: QuantizedBuffer | None = None  # the parameters as codes and scales, if it has them
 
 
 def previous(folder: Path) -> Path:
@@ -80,11 +82,17 @@ def usable(folder: Path) -> Path:
 
 
 def save_model(folder: str | Path, model: SavedModel, dtype: str = "f32") -> None:
-    """Write a model folder, which appears whole or not at all; its weights in f32 or bf16."""
+    """Write a model folder, which appears whole or not at all; its weights in f32 or bf16, or as
+    codes and scales where they are quantized."""
     folder = Path(folder)
     with atomic_folder(folder) as temporary:
-        step = save_parameters(temporary / WEIGHTS, model.config, model.parameters, dtype)
+        keys: dict[str, Any] = {}  # transformers computes with neither codes nor any h
         vocabulary = tokenizer_json.read_unchecked(model.tokenizer_path)
+        if model.quantized:
+            model.quantized.save(temporary / WEIGHTS)
+        else:
+            step = save_parameters(temporary / WEIGHTS, model.config, model.parameters, dtype)
+            keys = transformers_keys(replace(model.config, step_size=step), vocabulary.end_id)
         tokenizer_json.write_framed(temporary / TOKENIZER, vocabulary)
         hashes = {name: sha256_file(temporary / name) for name in (WEIGHTS, TOKENIZER)}
         description = {
@@ -93,30 +101,77 @@ def save_model(folder: str | Path, model: SavedModel, dtype: str = "f32") -> Non
             "stage": model.stage,
             "template": model.template,
             **({"calculator": True} if model.calculator else {}),
+            **({"quantized": model.quantized.scheme} if model.quantized else {}),
             "info": model.info,
             "sha256": hashes,
         }
-        keys = transformers_keys(replace(model.config, step_size=step), vocabulary.end_id)
         write_json(temporary / CONFIG, keys | {"nanoeuler": seal(description)})
         write_companions(temporary, model, vocabulary, known_to_transformers=bool(keys))
     shutil.rmtree(previous(folder), ignore_errors=True)
 
 
-def load_model(folder: str | Path) -> SavedModel:
-    """Read a model folder. Raises `UserError` when it is damaged, or not a model folder."""
+def load_model(folder: str | Path, *, as_codes: bool = False) -> SavedModel:
+    """Read a model folder. Raises `UserError` when it is damaged, or not a model folder.
+
+    `as_codes`: the `parameters` of a quantized model are left empty.
+    """
     folder = usable(Path(folder))
     config, description = read_description(folder)
-    parameters = load_parameters(folder / WEIGHTS, config)
+    weights = read_weights(folder, config, description)
     check_hashes(folder, description)
+    quantized = weights if isinstance(weights, QuantizedBuffer) else None
+    if isinstance(weights, QuantizedBuffer):
+        weights = np.zeros(0, np.float32) if as_codes else weights.dense()
     return SavedModel(
         config,
-        parameters,
+        weights,
         folder / TOKENIZER,
         description.get("stage", "unknown"),
         description.get("template"),
         description.get("info", {}),
         description.get("calculator", False),
+        quantized,
     )
+
+
+def quantized(model: SavedModel, scheme: str) -> SavedModel:
+    """`model` with its weights rounded, and without their floats.
+
+    Raises `UserError` for a scheme that is unknown, a model that is quantized otherwise, or one
+    whose rows are no whole blocks.
+    """
+    if scheme not in list(SCHEMES):
+        raise UserError(f"{brief(scheme)} is no kind of weights; there are {', '.join(SCHEMES)}")
+    if model.quantized is None:
+        weights = QuantizedBuffer.of(model.config, model.parameters, scheme)
+        nothing = np.zeros(0, np.float32)
+        return replace(model, config=weights.config, parameters=nothing, quantized=weights)
+    if model.quantized.scheme != scheme:
+        raise UserError(
+            f"the model is in {model.quantized.scheme} already; give the one that it was quantized "
+            f"from to have it in {scheme}"
+        )
+    return model
+
+
+def read_weights(
+    folder: Path, config: ModelConfig, description: Mapping[str, Any]
+) -> np.ndarray | QuantizedBuffer:
+    """The weights of a model folder, as they are stored there."""
+    scheme = description.get("quantized")
+    if scheme is None:
+        return load_parameters(folder / WEIGHTS, config)
+    require_size(config, [folder / WEIGHTS], bits=4)
+    return QuantizedBuffer.load(folder / WEIGHTS, config, scheme)
+
+
+def require_floats(folder: Path, scheme: str | None) -> None:
+    """Refuse to train a model whose weights are quantized."""
+    if scheme is not None:
+        raise UserError(
+            f"{folder}: its weights are {scheme}, for use and not for training; start from the "
+            "model that it was quantized from"
+        )
 
 
 def check_hashes(folder: Path, description: Mapping[str, Any]) -> str:
@@ -194,6 +249,11 @@ def check_description(path: Path, description: Mapping[str, Any]) -> None:
         raise UserError(f"{path}: template is {brief(template)}; write one of {known}, or null")
     if not isinstance(stage, str) or not isinstance(description.get("info", {}), dict):
         raise UserError(f"{path}: stage must be a text and info an object; correct it")
+    scheme = description.get("quantized")
+    if scheme is not None and scheme not in list(SCHEMES):
+        raise UserError(
+            f"{path}: quantized is {brief(scheme)}; this version knows {', '.join(SCHEMES)}"
+        )
     if not isinstance(description.get("calculator", False), bool):
         raise UserError(f"{path}: calculator must be true or false; correct it")
 

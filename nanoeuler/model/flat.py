@@ -6,7 +6,7 @@ from nanoeuler.backend.records import Array, ModelWeights
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.families import family_of, make_blocks
 from nanoeuler.model.spec import head_names, storage_elements, tensor_table
-from nanoeuler.model.tensors import INITIAL_STD, NamedArrays
+from nanoeuler.model.tensors import INITIAL_STD, NamedArrays, NamedViews
 
 
 class FlatBuffer:
@@ -59,14 +59,20 @@ def model_weights(
     read.
     """
     buffer = FlatBuffer(config, array)
-    norm_buffer = buffer if norms is None else norms
+    return weights_of(config, buffer, buffer if norms is None else norms, array)
+
+
+def weights_of(
+    config: ModelConfig, buffer: NamedViews, norms: NamedArrays, array: Array = None
+) -> ModelWeights:
+    """Views of `buffer`; `array`: its flat buffer, if it has one."""
     family = family_of(config)
     heads = head_names(config)
-    final_norm, *final_norm_bias = (norm_buffer[name] for name in family.final_norm)
+    final_norm, *final_norm_bias = (norms[name] for name in family.final_norm)
     return ModelWeights(
         flat=array,
         embedding=buffer[family.embedding],
-        blocks=[block.weights(buffer, norm_buffer) for block in make_blocks(config)],
+        blocks=[block.weights(buffer, norms) for block in make_blocks(config)],
         final_norm=final_norm,
         heads=buffer.packed(*heads),
         first_head=buffer.storage(heads[0]),

@@ -18,7 +18,7 @@ import numpy as np
 
 from nanoeuler.errors import UserError
 from nanoeuler.model.config import ModelConfig, refined
-from nanoeuler.model.files import WEIGHTS, load_model, save_model
+from nanoeuler.model.files import WEIGHTS, load_model, require_floats, save_model
 from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.weights_file import OUTPUTS
 from nanoeuler.storage.files import sha256_file
@@ -68,6 +68,7 @@ def refine_folder(folder: Path, output: Path) -> ModelConfig:
     if os.path.realpath(output) == os.path.realpath(folder):  # also of links in a circle
         raise UserError(f"{output}: the model itself lies there; give another folder")
     model = load_model(folder)
+    require_floats(folder, model.quantized.scheme if model.quantized else None)
     origin = sha256_file(model.tokenizer_path.with_name(WEIGHTS))
     config = refined(model.config)
     parameters = refine(model.config, model.parameters)

@@ -21,8 +21,9 @@ from nanoeuler.model.buffers import KeptBuffers, PassBuffers
 from nanoeuler.model.cache import Cache, CachePool
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.families import make_blocks
-from nanoeuler.model.flat import FlatBuffer, model_weights
+from nanoeuler.model.flat import FlatBuffer, model_weights, weights_of
 from nanoeuler.model.heads import Heads
+from nanoeuler.model.quantized import QuantizedBuffer
 from nanoeuler.model.rotary import rope_arguments
 from nanoeuler.model.tensors import NamedArrays
 
@@ -52,13 +53,14 @@ class Transformer:
     def __init__(
         self,
         config: ModelConfig,
-        parameters: Array,
+        parameters: Array | QuantizedBuffer,
         backend: Backend,
         *,
         norms: NamedArrays | None = None,
         recompute: bool = False,
     ):
-        """`parameters` is a flat buffer of the engine, laid out by `tensor_table(config)`.
+        """`parameters` is a flat buffer of the engine, laid out by `tensor_table(config)`, or
+        quantized, for an engine that `reads_codes`.
 
         `norms`: float32 weights of norms, where `parameters` is the low-precision copy for
         products. `recompute`: MLP blocks share one buffer for the gate/up product, a training
@@ -71,8 +73,12 @@ class Transformer:
             backend.check_form(form, config.dim)
         self.heads = Heads(config, backend)
         self.parameters = parameters
-        self.working = backend.working_copy(parameters)
-        self.weights = model_weights(config, self.working, norms or FlatBuffer(config, parameters))
+        if isinstance(parameters, QuantizedBuffer):
+            self.weights = weights_of(config, parameters, parameters)
+        else:
+            self.working = backend.working_copy(parameters)
+            norms = norms or FlatBuffer(config, parameters)
+            self.weights = model_weights(config, self.working, norms)
         self.training_weights = self.weights
         """The weights as training's forward pass reads them: see `Runtime.training_weights`."""
         w = self.weights

@@ -29,8 +29,18 @@ MOST_HEADER = 16_000_000
 """Bytes of a file's header: a hundred thousand tensors. (The format allows 100 MB.)"""
 MOST_UNSEEN = 1 << 30
 """Bytes that are taken for a model before it is known that its files have as many."""
-TYPES = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
-"""Types of weights in the files, and how NumPy reads them."""
+TYPES = {
+    **{"F32": np.float32, "F16": np.float16, "BF16": np.uint16},
+    **{"I8": np.int8, "U8": np.uint8},
+}
+"""Types of weights, and of codes, in the files, and how NumPy reads them."""
+STORED = {
+    "f": {"F32": "float32", "BF16": "bf16"},
+    "e": {"F16": "float16"},
+    "b": {"I8": "int8"},
+    "B": {"U8": "uint8"},
+}
+"""The types that an array may have in a model folder, and their names, by its type in memory."""
 STEP = "outputs_times_h"
 """Key of the metadata of a file whose outputs are multiplied by h, which it gives."""
 
@@ -83,11 +93,12 @@ def load_parameters(path: Path, config: ModelConfig) -> np.ndarray:
     return buffer.array
 
 
-def require_size(config: ModelConfig, files: Sequence[Path]) -> None:
-    """Refuse a config whose model would take far more memory than its files have."""
+def require_size(config: ModelConfig, files: Sequence[Path], bits: int = 16) -> None:
+    """Refuse a config whose model would take far more memory than its files have, of at least so
+    many bits a parameter."""
     parameters = parameter_count(config)
     have = sum(path.stat().st_size for path in files if path.is_file())
-    if 4 * parameters > MOST_UNSEEN and 2 * parameters > have:
+    if 4 * parameters > MOST_UNSEEN and bits * parameters > 8 * have:
         raise UserError(
             f"{files[0]}: a model with the fields of its config has {parameters:,} parameters, and "
             f"its weights take {have:,} bytes, which cannot hold them; fetch the model again"
@@ -110,13 +121,16 @@ def read_header(path: Path) -> tuple[dict[str, Any], int]:
 
 
 def read_values(path: Path, entry: Mapping[str, Any], data: int) -> np.ndarray:
-    """A tensor of a file that the safetensors package has checked, as float32. (It reads no bf16
-    for NumPy.) `entry`: that of the header, `data`: where the data begin."""
+    """A tensor of a file that the safetensors package has checked, as float32, or codes as they
+    are. (It reads no bf16 for NumPy.) `entry`: that of the header, `data`: where the data begin."""
     start, end = entry["data_offsets"]
-    kind = TYPES[entry["dtype"]]
-    values = np.fromfile(path, kind, (end - start) // np.dtype(kind).itemsize, offset=data + start)
-    numbers = from_bf16(values) if entry["dtype"] == "BF16" else values.astype(np.float32)
-    return numbers.reshape(entry["shape"])
+    kind = np.dtype(TYPES[entry["dtype"]])
+    values = np.fromfile(path, kind, (end - start) // kind.itemsize, offset=data + start)
+    if entry["dtype"] == "BF16":
+        values = from_bf16(values)
+    elif kind.itemsize > 1:
+        values = values.astype(np.float32)
+    return values.reshape(entry["shape"])
 
 
 def stored_step(path: Path, config: ModelConfig) -> float:
@@ -191,16 +205,25 @@ def load_tensors(
     buffers: dict[str, FlatBuffer],
     known: Mapping[str, np.ndarray] = MappingProxyType({}),
 ) -> None:
-    """Read what `save_tensors` wrote into `buffers`; of the `known` tensors it may have written
-    further ones.
-
-    Raises `UserError` for a damaged file or one of another model.
-    """
+    """Read what `save_tensors` wrote into `buffers`. See `read_tensors`."""
     wanted = {
         prefix + tensor.name: buffer.in_file(tensor.name)
         for prefix, buffer in buffers.items()
         for tensor in buffer.table
     }
+    read_tensors(path, wanted, known)
+
+
+def read_tensors(
+    path: Path,
+    wanted: dict[str, np.ndarray],
+    known: Mapping[str, np.ndarray] = MappingProxyType({}),
+) -> None:
+    """Read a file's tensors into the arrays `wanted`; of the `known` tensors it may have further
+    ones.
+
+    Raises `UserError` for a damaged file or one of another model.
+    """
     other_fields = "the file is of a model with other fields than its config says"
     try:
         header, data = read_header(path)
@@ -213,7 +236,7 @@ def load_tensors(
         for name, view in wanted.items():
             if name not in present:
                 raise UserError(f"{path}: tensor {name} is missing; {other_fields}")
-            check_stored(path, name, header[name]["dtype"], header[name]["shape"], view.shape)
+            check_stored(path, name, header[name]["dtype"], header[name]["shape"], view)
         for name, view in wanted.items():
             view[...] = read_values(path, header[name], data)
         for name in present & known.keys():
@@ -231,18 +254,19 @@ def load_tensors(
 
 
 def check_stored(
-    path: Path, name: str, dtype: str, shape: Sequence[int], expected: Sequence[int]
+    path: Path, name: str, dtype: str, shape: Sequence[int], expected: np.ndarray
 ) -> None:
     """Refuse a stored tensor that does not fit the model."""
-    if dtype not in ("F32", "BF16"):
+    types = STORED[expected.dtype.char]
+    if dtype not in types:
         raise UserError(
-            f"{path}: tensor {name} has type {dtype}; a nanoeuler model is stored in float32 or "
-            "bf16, so this file was not written by it"
+            f"{path}: tensor {name} has type {dtype}; a nanoeuler model is stored in "
+            f"{' or '.join(types.values())}, so this file was not written by it"
         )
-    if tuple(shape) != tuple(expected):
+    if tuple(shape) != expected.shape:
         raise UserError(
             f"{path}: tensor {name} has shape {list(shape)} where the config asks for "
-            f"{list(expected)}"
+            f"{list(expected.shape)}"
         )
 
 

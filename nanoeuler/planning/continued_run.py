@@ -19,7 +19,7 @@ from nanoeuler.errors import UserError
 from nanoeuler.inference.finding import find_model
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.families import family_of
-from nanoeuler.model.files import TOKENIZER, read_description
+from nanoeuler.model.files import TOKENIZER, read_description, require_floats
 from nanoeuler.model.spec import parameter_count
 from nanoeuler.planning import own_run
 from nanoeuler.planning.own_run import Speed, Text
@@ -55,6 +55,7 @@ def read_start(given: Path, output: Path) -> Start:
     """
     folder = find_model(given)
     config, description = read_description(folder)
+    require_floats(folder, description.get("quantized"))
     if output.resolve() in folder.resolve().parents:
         raise UserError(
             f"--from {given}: its model belongs to this run, which would replace it; give the new "

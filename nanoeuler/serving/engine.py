@@ -7,7 +7,7 @@ Another one takes HTTP's messages.
 import contextlib
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
@@ -114,14 +114,13 @@ def decode(
     folders: Sequence[Path],
     rows: int | None,
     context: int | None,
-    device: str,
-    gpus: int | None,
-    speculation: bool,
+    loading: Mapping[str, Any],
 ) -> None:
-    """Load models, send what HTTP must know of them or why they cannot be loaded, and decode."""
+    """Load models, send what HTTP must know of them or why they cannot be loaded, and decode.
+    `loading`: see `load_models`."""
     try:
         with explain_os_errors():
-            models = load_models(folders, device, gpus, speculation=speculation)
+            models = load_models(folders, **loading)
             rooms = rooms_for(models, rows, context)
             batches = {name: Batch(model, *rooms[name]) for name, model in models.items()}
             for batch in batches.values():
@@ -152,19 +151,14 @@ def rooms_for(
     return found
 
 
-def load_models(
-    folders: Sequence[Path],
-    device: str = "auto",
-    gpus: int | None = None,
-    *,
-    speculation: bool = True,
-) -> dict[str, LanguageModel]:
-    """The models of some folders by the names that clients give: run-stage."""
+def load_models(folders: Sequence[Path], **loading: Any) -> dict[str, LanguageModel]:
+    """The models of some folders by the names that clients give: run-stage. `loading`: further
+    arguments of `api.load`."""
     models: dict[str, LanguageModel] = {}
     for folder in folders:
         found = find_model(folder)
         name = free_name(model_name(found), models)
-        models[name] = api.load(found, device, gpus, speculation=speculation)
+        models[name] = api.load(found, **loading)
     return models
 
 

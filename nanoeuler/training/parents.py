@@ -17,6 +17,7 @@ from nanoeuler.model.files import (
     WEIGHTS,
     check_hashes,
     read_description,
+    require_floats,
     usable,
 )
 from nanoeuler.tokenizer import Tokenizer
@@ -66,6 +67,7 @@ def read_parent(
     found = find_weights(Path(folder))
     if (found / CONFIG).is_file():
         config, description = read_description(found)
+        require_floats(found, description.get("quantized"))
         weights = check_hashes(found, description)
         known = Tokenizer.load(found / TOKENIZER).fingerprint
     else:

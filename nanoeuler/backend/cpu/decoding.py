@@ -9,7 +9,10 @@ import math
 from typing import Any
 
 import numpy as np
+from numba import types
+from numba.extending import overload
 
+from nanoeuler.backend.cpu import quantized
 from nanoeuler.backend.cpu.elementwise import (
     add_biased,
     add_scaled,
@@ -20,6 +23,7 @@ from nanoeuler.backend.cpu.elementwise import (
 from nanoeuler.backend.cpu.simd import LANES, exponentials, largest, make_dots, weighted_vector
 from nanoeuler.backend.cpu.vector_maps import biased_gelu, swiglu
 from nanoeuler.backend.cpu.vectors import dot, fill, row_of, scale_into, span
+from nanoeuler.backend.quantized import Quantized
 from nanoeuler.backend.records import AttentionForm, DecodeStep, GeluForm, SwigluForm
 from nanoeuler.system.compiling import FAST_MATH, compiled
 
@@ -83,6 +87,28 @@ def shared_products(weight_OI, x_NI, out_NO):
                 n += 1
 
 
+def product(weight, x_NI, rounded, out_NO):
+    """`shared_products` of a matrix, or of the codes and scales of one that is quantized.
+
+    `rounded` is scratch memory for the latter.
+    """
+
+
+@overload(product)
+def product_of(weight, x_NI, rounded, out_NO):
+    if isinstance(weight, types.BaseTuple):
+
+        def of_codes(weight, x_NI, rounded, out_NO):
+            quantized.products(weight[0], weight[1], x_NI, rounded, out_NO)
+
+        return of_codes
+
+    def of_floats(weight, x_NI, rounded, out_NO):
+        shared_products(weight, x_NI, out_NO)
+
+    return of_floats
+
+
 @compiled(fastmath=FAST_MATH)
 def add_weighted(target, values, factor):
     for e in range(len(target)):
@@ -126,28 +152,25 @@ def normed_head(x, weight, epsilon):
 
 @compiled()
 def layer(
-    x_ND, lengths_B, weights, parts, cos_PE, sin_PE, keys_BSGE, values_BSGE, constants, scratch
+    x_ND, lengths_B, weights, sizes, cos_PE, sin_PE, keys_BSGE, values_BSGE, constants, scratch
 ):
     """x ← the layer's output for T tokens of each of B sequences: x has B · T rows.
 
     Keys and values of a sequence's new tokens go to the slots of the cache from lengths[b] on; what
     would lie past its end is left out. A token sees the keys of its sequence up to its own.
     `weights`: attention norm, q/k/v, attention output, MLP norm, gate/up, down, and those of the
-    norms of query and key heads, which may be empty. `parts`: the first columns of key, value and
-    up in the packed products. `constants`: ε, h, and whether heads have norms. `scratch`: at least
-    `scratch_floats` floats for each sequence.
+    norms of query and key heads, which may be empty. A matrix may be a tuple, see `product`.
+    `sizes`: query heads, the columns of the packed product q/k/v and the first of key and value,
+    the same of gate/up and of up, and ffn. `constants`: ε, h, and whether heads have norms.
+    `scratch`: at least `scratch_floats` floats for each sequence.
     """
     attention_norm, query_key_value, attention_output, mlp_norm, gate_up, down = weights[:6]
     query_norm, key_norm = weights[6:]
-    key_column, value_column, up_column = parts
+    H, columns, key_column, value_column, wide, up_column, F = sizes
     epsilon, step_size, qk_norm = constants
     N, D = x_ND.shape
     B, S, G, E = keys_BSGE.shape
     T = N // B
-    F = down.shape[1]
-    H = attention_output.shape[1] // E
-    columns = len(query_key_value)
-    wide = len(gate_up)
     one = np.float32(1)
     keys, values = keys_BSGE.reshape(-1), values_BSGE.reshape(-1)
     at = 0
@@ -164,9 +187,11 @@ def layer(
     delta_ND = span(scratch, at, N * D).reshape(N, D)
     at += N * D
     scores = span(scratch, at, S + LANES)
+    at += S + LANES
+    rounded = span(scratch, at, len(scratch) - at)
     for n in range(N):
         normed(row_of(x_ND, n), attention_norm, epsilon, row_of(normed_ND, n))
-    shared_products(query_key_value, normed_ND, packed_NC)
+    product(query_key_value, normed_ND, rounded, packed_NC)
     for n in range(N):
         packed = row_of(packed_NC, n)
         b, slot = n // T, lengths_B[n // T] + n % T
@@ -191,28 +216,28 @@ def layer(
             out = span(row_of(attended_NC, n), h * E, E)
             first = (b * S * G + h // (H // G)) * E
             attend(query, keys, values, first, G * E, slot + 1, scores, out)
-    shared_products(attention_output, attended_NC, delta_ND)
+    product(attention_output, attended_NC, rounded, delta_ND)
     for n in range(N):
         x = row_of(x_ND, n)
         add_scaled(x, row_of(delta_ND, n), step_size, x)
         normed(x, mlp_norm, epsilon, row_of(normed_ND, n))
-    shared_products(gate_up, normed_ND, gate_up_NC)
+    product(gate_up, normed_ND, rounded, gate_up_NC)
     for n in range(N):
         packed = row_of(gate_up_NC, n)
         inputs = span(packed, 0, F), span(packed, up_column, F)
         swiglu(F, (row_of(hidden_NF, n),), inputs, one)
-    shared_products(down, hidden_NF, delta_ND)
+    product(down, hidden_NF, rounded, delta_ND)
     for n in range(N):
         x = row_of(x_ND, n)
         add_scaled(x, row_of(delta_ND, n), step_size, x)
 
 
 @compiled()
-def biased_layer(x_ND, lengths_B, weights, keys_BSGE, values_BSGE, constants, scratch):
+def biased_layer(x_ND, lengths_B, weights, F, keys_BSGE, values_BSGE, constants, scratch):
     """`layer` of a GPT-2: with LayerNorm, biases and GELU, and without a rotation.
 
     `weights`: weight and bias of the attention norm, of q/k/v and of the attention output, then
-    those of the MLP norm, of up and of down.
+    those of the MLP norm, of up and of down. `F`: ffn.
     """
     norm, norm_bias, query_key_value, packed_bias, output, output_bias = weights[:6]
     mlp_norm, mlp_norm_bias, up, up_bias, down, down_bias = weights[6:]
@@ -220,7 +245,6 @@ def biased_layer(x_ND, lengths_B, weights, keys_BSGE, values_BSGE, constants, sc
     N, D = x_ND.shape
     B, S, H, E = keys_BSGE.shape
     T = N // B
-    F = len(up)
     one = np.float32(1)
     keys, values = keys_BSGE.reshape(-1), values_BSGE.reshape(-1)
     at = 0
@@ -237,9 +261,11 @@ def biased_layer(x_ND, lengths_B, weights, keys_BSGE, values_BSGE, constants, sc
     delta_ND = span(scratch, at, N * D).reshape(N, D)
     at += N * D
     scores = span(scratch, at, S + LANES)
+    at += S + LANES
+    rounded = span(scratch, at, len(scratch) - at)
     for n in range(N):
         layer_normed(row_of(x_ND, n), norm, norm_bias, epsilon, row_of(normed_ND, n))
-    shared_products(query_key_value, normed_ND, packed_NC)
+    product(query_key_value, normed_ND, rounded, packed_NC)
     for n in range(N):
         packed = row_of(packed_NC, n)
         b, slot = n // T, lengths_B[n // T] + n % T
@@ -254,26 +280,24 @@ def biased_layer(x_ND, lengths_B, weights, keys_BSGE, values_BSGE, constants, sc
             query, out = span(packed, h * E, E), span(row_of(attended_ND, n), h * E, E)
             first = (b * S * H + h) * E
             attend(query, keys, values, first, H * E, slot + 1, scores, out)
-    shared_products(output, attended_ND, delta_ND)
+    product(output, attended_ND, rounded, delta_ND)
     for n in range(N):
         x = row_of(x_ND, n)
         add_biased(x, row_of(delta_ND, n), output_bias, step_size, x)
         layer_normed(x, mlp_norm, mlp_norm_bias, epsilon, row_of(normed_ND, n))
-    shared_products(up, normed_ND, up_NF)
+    product(up, normed_ND, rounded, up_NF)
     for n in range(N):
         inner = row_of(up_NF, n)
         biased_gelu(F, (inner, row_of(hidden_NF, n)), (inner, up_bias), one)
-    shared_products(down, hidden_NF, delta_ND)
+    product(down, hidden_NF, rounded, delta_ND)
     for n in range(N):
         x = row_of(x_ND, n)
         add_biased(x, row_of(delta_ND, n), down_bias, step_size, x)
 
 
 def layers_of(step: DecodeStep) -> list[tuple[Any, ...]]:
-    """Arguments of `layer` for each layer: weights, parts, constants, keys and values.
-
-    Those of `biased_layer` have no parts.
-    """
+    """For each layer `layer` or `biased_layer`, and its arguments: weights, sizes, constants, keys
+    and values."""
     layers: list[tuple[Any, ...]] = []
     for i in range(0, len(step.forms), 2):
         attention, mlp, slots = step.forms[i], step.forms[i + 1], step.slots[i]
@@ -284,14 +308,25 @@ def layers_of(step: DecodeStep) -> list[tuple[Any, ...]]:
         if isinstance(mlp, GeluForm):
             packed = a.query_key_value, a.query_key_value_bias
             biased = a.norm, a.norm_bias, *packed, a.output, a.output_bias
-            layers.append(((*biased, *vars(m).values()), None, constants, *slots))
+            weights = compiled_form((*biased, *vars(m).values()))
+            layers.append((biased_layer, weights, mlp.ffn, constants, *slots))
             continue
         assert isinstance(mlp, SwigluForm)
         norms = (a.norm[:0] if norm is None else norm for norm in (a.query_norm, a.key_norm))
         weights = a.norm, a.query_key_value, a.output, m.norm, m.gate_up, m.down, *norms
-        parts = attention.key.start, attention.value.start, mlp.up.start
-        layers.append((weights, parts, (*constants, attention.qk_norm != "none"), *slots))
+        columns = attention.columns, attention.key.start, attention.value.start
+        sizes = attention.heads, *columns, mlp.columns, mlp.up.start, mlp.ffn
+        has_norms = attention.qk_norm != "none"
+        layers.append((layer, compiled_form(weights), sizes, (*constants, has_norms), *slots))
     return layers
+
+
+def compiled_form(weights: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Weights as the compiled functions take them."""
+    return tuple(
+        quantized.arrays_of(weight) if isinstance(weight, Quantized) else weight
+        for weight in weights
+    )
 
 
 def scratch_floats(step: DecodeStep) -> int:
@@ -302,5 +337,6 @@ def scratch_floats(step: DecodeStep) -> int:
     assert step.slots[0] is not None
     capacity = step.slots[0].keys_BSGE.shape[1]
     columns = attention.columns + (mlp.columns if isinstance(mlp, SwigluForm) else mlp.ffn)
-    products = columns + attention.heads * attention.head_size + mlp.ffn
-    return 2 * step.x_ND.shape[1] + products + capacity + LANES
+    dim, attended = step.x_ND.shape[1], attention.heads * attention.head_size
+    rounded = quantized.rounded_floats(max(dim, attended, mlp.ffn), tokens=1)
+    return 2 * dim + columns + attended + mlp.ffn + capacity + LANES + rounded

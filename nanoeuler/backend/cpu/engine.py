@@ -14,10 +14,12 @@ from nanoeuler.backend.cpu import (
     decoding,
     elementwise,
     fused_products,
+    quantized,
     training,
 )
 from nanoeuler.backend.cpu.blas import Blas
 from nanoeuler.backend.cpu.runtime import CpuRuntime, ThreadPool, aligned
+from nanoeuler.backend.quantized import Quantized
 from nanoeuler.backend.records import (
     AttentionArrays,
     AttentionForm,
@@ -137,12 +139,30 @@ class CpuBackend(ReferenceBackend, FusingBackend):
 
     # ---- matrix products
 
-    def linear(self, x_NI: Array, weight_OI: Array, out_NO: Array) -> None:
+    def linear(self, x_NI: Array, weight_OI: Array | Quantized, out_NO: Array) -> None:
         N = len(x_NI)
+        if isinstance(weight_OI, Quantized):
+            self.quantized_linear(x_NI, weight_OI, out_NO)
+            return
         if N <= FEW_ROWS and x_NI.flags.c_contiguous and weight_OI.flags.c_contiguous:
             decoding.products(weight_OI, x_NI, out_NO)
             return
         self.share_product(N, weight_OI, N, fused_products.linear, x_NI, weight_OI, out_NO)
+
+    def quantized_linear(self, x_NI: Array, weight: Quantized, out_NO: Array) -> None:
+        """Few rows read the codes; for many, BLAS gets a tile of the weight in floats at a time."""
+        N, columns = len(x_NI), weight.columns
+        if N <= FEW_ROWS and x_NI.flags.c_contiguous and out_NO.flags.c_contiguous:
+            rounded = self.scratch("rounded", quantized.rounded_floats(columns, N))
+            quantized.products(*quantized.arrays_of(weight), x_NI, rounded, out_NO)
+            return
+        rows = min(len(weight), max(1, quantized.TILE // columns))
+        tile_RI = self.scratch("tile", rows * columns).reshape(rows, columns)
+        for first in range(0, len(weight), rows):
+            part = weight[first : first + rows]
+            tile, out = tile_RI[: len(part)], out_NO[:, first : first + rows]
+            self.share_rows(tile, quantized.dense_rows, *quantized.arrays_of(part), tile)
+            self.share_product(N, tile, N, fused_products.linear, x_NI, tile, out)
 
     def linear_backward_input(
         self, dout_NO: Array, weight_OI: Array, dx_NI: Array, scale: float = 1.0
@@ -173,9 +193,13 @@ class CpuBackend(ReferenceBackend, FusingBackend):
         most = dout_NO.size // self.least_elements
         self.thread_pool.share(O, most, elementwise.bias_backward, *arguments)
 
+    def composes(self, rows: int, weight: Array | Quantized) -> bool:
+        """Is a product with so many rows followed by its other ops, and not one call with them?"""
+        return rows <= FEW_ROWS or isinstance(weight, Quantized)
+
     def linear_bias(self, x_NI: Array, weight_OI: Array, bias_O: Array, out_NO: Array) -> None:
         N = len(x_NI)
-        if N <= FEW_ROWS:
+        if self.composes(N, weight_OI):
             super().linear_bias(x_NI, weight_OI, bias_O, out_NO)
             return
         arguments = x_NI, weight_OI, bias_O, out_NO
@@ -183,7 +207,11 @@ class CpuBackend(ReferenceBackend, FusingBackend):
 
     # ---- embedding
 
-    def embedding(self, ids_N: Array, table_VD: Array, out_ND: Array) -> None:
+    def embedding(self, ids_N: Array, table_VD: Array | Quantized, out_ND: Array) -> None:
+        if isinstance(table_VD, Quantized):
+            arguments = ids_N, *quantized.arrays_of(table_VD), out_ND
+            self.share_rows(out_ND, quantized.embedding, *arguments)
+            return
         self.share_rows(out_ND, elementwise.embedding, ids_N, table_VD, out_ND)
 
     def embedding_backward(
@@ -201,6 +229,9 @@ class CpuBackend(ReferenceBackend, FusingBackend):
         position_table_PD: Array,
         out_ND: Array,
     ) -> None:
+        if isinstance(table_VD, Quantized):
+            super().embedding_at(ids_N, table_VD, positions_N, position_table_PD, out_ND)
+            return
         arguments = ids_N, table_VD, positions_N, position_table_PD, out_ND
         self.share_rows(out_ND, elementwise.embedding_at, *arguments)
 
@@ -217,7 +248,7 @@ class CpuBackend(ReferenceBackend, FusingBackend):
 
     def euler_step(self, inner_NI: Array, weight_DI: Array, step: EulerStep) -> None:
         N = len(inner_NI)
-        if N <= FEW_ROWS:
+        if self.composes(N, weight_DI):
             super().euler_step(inner_NI, weight_DI, step)
             return
         x, delta, step_size, norm, bias = step
@@ -286,7 +317,7 @@ class CpuBackend(ReferenceBackend, FusingBackend):
         self, x_NI: Array, weight_OI: Array, out_NO: Array, rotated: list[Array], by: Rotation
     ) -> None:
         N = len(x_NI)
-        if len(rotated) > 1 or N <= FEW_ROWS:
+        if len(rotated) > 1 or self.composes(N, weight_OI):
             super().linear_rope(x_NI, weight_OI, out_NO, rotated, by)
             return
         arguments = x_NI, weight_OI, out_NO, rotated[0], by.positions_N, *by.table
@@ -333,7 +364,7 @@ class CpuBackend(ReferenceBackend, FusingBackend):
         self, x_NI: Array, weight_FI: Array, bias_F: Array, up_NF: Array, out_NF: Array
     ) -> None:
         N = len(x_NI)
-        if N <= FEW_ROWS:
+        if self.composes(N, weight_FI):
             super().linear_gelu(x_NI, weight_FI, bias_F, up_NF, out_NF)
             return
         arguments = x_NI, weight_FI, bias_F, up_NF, out_NF
@@ -389,8 +420,8 @@ class CpuBackend(ReferenceBackend, FusingBackend):
 
     # ---- decoding
 
-    def head_logits(self, normed_ND: Array, weight_VD: Array, out_NV: Array) -> None:
-        if len(normed_ND) <= FEW_ROWS:
+    def head_logits(self, normed_ND: Array, weight_VD: Array | Quantized, out_NV: Array) -> None:
+        if len(normed_ND) <= FEW_ROWS and not isinstance(weight_VD, Quantized):
             decoding.shared_products(weight_VD, normed_ND, out_NV)
         else:
             self.linear(normed_ND, weight_VD, out_NV)
@@ -399,7 +430,12 @@ class CpuBackend(ReferenceBackend, FusingBackend):
         """One compiled call for each layer; threads share the sequences."""
         if step.prepared is None:
             layers = decoding.layers_of(step)
-            size = sum(weight.size for weights, *_ in layers for weight in weights)
+            size = sum(
+                weight.size
+                for block in step.weights
+                for weight in vars(block).values()
+                if weight is not None
+            )
             step.prepared = decoding.scratch_floats(step), layers, size
         floats, layers, size = step.prepared
         x, lengths, table = step.x_ND, step.lengths_B, step.rope_table
@@ -409,12 +445,9 @@ class CpuBackend(ReferenceBackend, FusingBackend):
         def work(first: int, stop: int) -> None:
             rows, tokens = slice(first, stop), slice(first * T, stop * T)
             new, own = (x[tokens], lengths[rows]), scratch[first * T * floats : stop * T * floats]
-            for weights, parts, constants, keys, values in layers:
-                cache = keys[rows], values[rows]
-                if parts is None:
-                    decoding.biased_layer(*new, weights, *cache, constants, own)
-                else:
-                    decoding.layer(*new, weights, parts, *table, *cache, constants, own)
+            for layer, weights, sizes, constants, keys, values in layers:
+                rotation = table if layer is decoding.layer else ()
+                layer(*new, weights, sizes, *rotation, keys[rows], values[rows], constants, own)
 
         most = min(B // LEAST_SEQUENCES, len(x) * size // self.least_product)
         self.thread_pool.share(B, most, work)

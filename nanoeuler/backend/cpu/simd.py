@@ -57,9 +57,10 @@ def spread(builder, scalar):
 
 
 def call_vector_function(builder, name, *arguments):
-    """LLVM's own function `name` on vectors."""
-    function_type = ir.FunctionType(VECTOR, [VECTOR] * len(arguments))
-    name = f"llvm.{name}.v{LANES}f32"
+    """LLVM's own function `name` on vectors of floats."""
+    vector = arguments[0].type
+    function_type = ir.FunctionType(vector, [vector] * len(arguments))
+    name = f"llvm.{name}.v{vector.count}f32"
     function = cgutils.get_or_insert_function(builder.module, function_type, name)
     return builder.call(function, arguments)
 
@@ -258,7 +259,7 @@ def add_lanes(builder, vectors):
         mask = ir.Constant(ir.VectorType(INT, len(lanes)), lanes)
         return builder.shuffle_vector(first, second, mask)
 
-    width = LANES  # lanes that are left of each sum
+    width = vectors[0].type.count  # lanes that are left of each sum
     while width > 1:
         others = vectors[1::2] or [ir.Constant(vectors[0].type, ir.Undefined)]
         count = vectors[0].type.count

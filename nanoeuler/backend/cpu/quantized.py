@@ -1,0 +1,440 @@
+"""Products with a matrix of small whole numbers, which read its codes and no floats.
+
+A vector x is rounded to 16 bits a number, with a scale for each block of 32, so that a block's sum
+of products is one of whole numbers: exact, at the processor's rate for them. It is off by 2⁻¹⁶ of
+the largest number in the block at most, which is a hundredth of what rounding the weights to 8 bits
+changes. A sum depends on neither the rows nor the tokens that are computed beside it.
+
+The formats are those of `backend/quantized.py`; `codes` and `scales` are a matrix's arrays, the
+scales as their bits, since Numba has no float16.
+"""
+
+import itertools
+from collections.abc import Callable
+
+import llvmlite.binding as llvm
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from nanoeuler.backend.cpu.simd import (
+    FLOAT,
+    INT,
+    LANES,
+    SIZE,
+    add_lanes,
+    call_vector_function,
+    data_pointer,
+    reduce_vector,
+    spread,
+    vector_constant,
+    vector_pointer,
+)
+from nanoeuler.backend.cpu.vectors import row_of
+from nanoeuler.backend.quantized import BLOCK, Quantized
+from nanoeuler.system.compiling import compiled
+
+Array = np.ndarray
+
+BYTE, SHORT = ir.IntType(8), ir.IntType(16)
+HALF_BLOCK = BLOCK // 2
+BLOCK_FLOATS = HALF_BLOCK + 2
+"""Room of a rounded block, in floats: its numbers, two in each, its scale, and its offset."""
+OFFSET = 8
+"""The code of 0 in q4_0."""
+SHORTS, INTS = ir.VectorType(SHORT, HALF_BLOCK), ir.VectorType(INT, HALF_BLOCK)
+SUMS = 8
+"""Lanes of a row's sum; also the blocks whose scales are read together."""
+FLOATS, SUM_INTS = ir.VectorType(FLOAT, SUMS), ir.VectorType(INT, SUMS)
+HAS_PAIR_SUMS = bool(llvm.get_host_cpu_features().get("avx2"))
+
+LARGEST = np.float32(32767)
+SMALLEST = np.float32(1e-30)
+"""A block without larger numbers counts as zeros."""
+WEIGHT_ROWS = 16
+"""Rows of a matrix that are read together: they stay in the first-level cache for all tokens."""
+TILE = 1 << 18
+"""Numbers of a matrix that are made floats at once, for BLAS: they stay in the second-level cache.
+"""
+
+
+def arrays_of(matrix: Quantized) -> tuple[Array, Array]:
+    """Codes and scales as the compiled functions take them."""
+    return matrix.codes, matrix.scales.view(np.uint16)
+
+
+def rounded_floats(columns: int, tokens: int) -> int:
+    """Floats of scratch memory for so many vectors of `columns` numbers, rounded by `products`."""
+    blocks = -(-columns // BLOCK)
+    return tokens * blocks * BLOCK_FLOATS + BLOCK
+
+
+# ---- pieces of generated code
+
+
+def splat(builder, vector, lane, count=SUMS):
+    """A vector with one lane of `vector` in all of its lanes."""
+    mask = ir.Constant(ir.VectorType(INT, count), [lane] * count)
+    return builder.shuffle_vector(vector, vector, mask)
+
+
+def in_first_lane(builder, value):
+    """A vector of SUMS lanes with the one lane of `value`, and zeros."""
+    zeros = ir.Constant(value.type, None)
+    mask = ir.Constant(ir.VectorType(INT, SUMS), [0, *[1] * (SUMS - 1)])
+    return builder.shuffle_vector(value, zeros, mask)
+
+
+def pointer_at(builder, base, index, kind):
+    """Pointer to a value of the type `kind`, `index` elements behind `base`."""
+    return builder.bitcast(builder.gep(base, [index]), kind.as_pointer())
+
+
+def codes_of_block(builder, is_bytes, codes):
+    """The two halves of a block's codes as vectors of 16-bit numbers."""
+    if is_bytes:
+        halves = (ir.Constant(SIZE, start) for start in (0, HALF_BLOCK))
+        bytes_16 = ir.VectorType(BYTE, HALF_BLOCK)
+        return [
+            builder.sext(builder.load(pointer_at(builder, codes, half, bytes_16), align=1), SHORTS)
+            for half in halves
+        ]
+    pairs = builder.load(builder.bitcast(codes, ir.VectorType(BYTE, 16).as_pointer()), align=1)
+    pairs = builder.zext(pairs, SHORTS)
+    four, fifteen = (ir.Constant(SHORTS, [value] * HALF_BLOCK) for value in (4, 15))
+    return [builder.and_(pairs, fifteen), builder.lshr(pairs, four)]
+
+
+def floats_of_halves(builder, bits):
+    """float16 numbers, given as a vector of integers, as floats.
+
+    With its bits at their places in a float, a float16 number is 2¹¹² times too small, whether it
+    is normal or not.
+    """
+    count = bits.type.count
+    integers, floats = ir.VectorType(INT, count), ir.VectorType(FLOAT, count)
+    thirteen, kept = (
+        ir.Constant(integers, [value] * count) for value in (13, 0x8FFFE000 - (1 << 32))
+    )
+    moved = builder.shl(builder.sext(bits, integers), thirteen)
+    small = builder.bitcast(builder.and_(moved, kept), floats)
+    return builder.fmul(small, ir.Constant(floats, [2.0**112] * count))
+
+
+def pair_sums(builder, left, right):
+    """left[2i] · right[2i] + left[2i + 1] · right[2i + 1] of 16-bit numbers, as integers."""
+    if HAS_PAIR_SUMS:
+        function_type = ir.FunctionType(SUM_INTS, [SHORTS, SHORTS])
+        name = "llvm.x86.avx2.pmadd.wd"
+        function = cgutils.get_or_insert_function(builder.module, function_type, name)
+        return builder.call(function, [left, right])
+    products = builder.mul(builder.sext(left, INTS), builder.sext(right, INTS))
+    even, odd = (ir.Constant(SUM_INTS, list(range(first, HALF_BLOCK, 2))) for first in (0, 1))
+    return builder.add(
+        builder.shuffle_vector(products, products, even),
+        builder.shuffle_vector(products, products, odd),
+    )
+
+
+# ---- rounding vectors
+
+
+@intrinsic
+def round_block(context, x, x_at, rounded, numbers_at, scale_at, offset_at):
+    """Round x[x_at : x_at + 32] to 16-bit numbers, which go to rounded[numbers_at :], with their
+    scale and −8 times their sum, which turns a sum of products with codes 0 … 15 into one with
+    numbers −8 … 7.
+
+    A block with a number that is not finite has a scale that is NaN.
+    """
+
+    def generate(context, builder, signature, arguments):
+        x, rounded = (
+            data_pointer(context, builder, signature.args[i], arguments[i]) for i in (0, 2)
+        )
+        x_at, numbers_at, scale_at, offset_at = (arguments[i] for i in (1, 3, 4, 5))
+        vectors = [
+            builder.load(
+                vector_pointer(builder, x, builder.add(x_at, ir.Constant(SIZE, start))), align=4
+            )
+            for start in range(0, BLOCK, LANES)
+        ]
+        most = call_vector_function(builder, "fabs", vectors[0])
+        differences = builder.fsub(vectors[0], vectors[0])
+        for vector in vectors[1:]:
+            magnitude = call_vector_function(builder, "fabs", vector)
+            larger = builder.fcmp_ordered(">", magnitude, most)
+            most = builder.select(larger, magnitude, most)
+            differences = builder.fadd(differences, builder.fsub(vector, vector))
+        top = reduce_vector(builder, "fmax", [most], ())
+        zero = ir.Constant(FLOAT, 0.0)
+        poison = reduce_vector(builder, "fadd", [zero, differences], ("reassoc",))
+        is_finite = builder.fcmp_ordered("==", poison, zero)
+        counts = builder.and_(
+            is_finite, builder.fcmp_ordered(">", top, ir.Constant(FLOAT, float(SMALLEST)))
+        )
+        inverse = builder.select(
+            counts, builder.fdiv(ir.Constant(FLOAT, float(LARGEST)), top), zero
+        )
+        scale = builder.select(
+            counts, builder.fdiv(top, ir.Constant(FLOAT, float(LARGEST))), poison
+        )
+        factor, total = spread(builder, inverse), vector_constant(0)
+        for start, vector in zip(range(0, BLOCK, LANES), vectors, strict=True):
+            whole = call_vector_function(builder, "rint", builder.fmul(vector, factor))
+            whole = builder.select(
+                spread(builder, is_finite), whole, vector_constant(0)
+            )  # of NaN, a conversion would be undefined
+            total = builder.fadd(total, whole)
+            integers = builder.fptosi(whole, ir.VectorType(INT, LANES))
+            shorts = builder.trunc(integers, ir.VectorType(SHORT, LANES))
+            index = builder.add(numbers_at, ir.Constant(SIZE, start // 2))
+            builder.store(shorts, pointer_at(builder, rounded, index, shorts.type), align=4)
+        total = reduce_vector(builder, "fadd", [zero, total], ("reassoc",))
+        offset = builder.fmul(total, ir.Constant(FLOAT, float(-OFFSET)))
+        builder.store(scale, builder.gep(rounded, [scale_at]))
+        builder.store(offset, builder.gep(rounded, [offset_at]))
+        return context.get_dummy_value()
+
+    size = types.intp
+    return types.void(x, size, rounded, size, size, size), generate
+
+
+@compiled()
+def round_rows(x_NI, rounded):
+    """Each row's numbers, then its scales, then its offsets."""
+    N, inputs = x_NI.shape
+    whole, blocks = inputs // BLOCK, (inputs + BLOCK - 1) // BLOCK
+    rest = N * blocks * BLOCK_FLOATS
+    for n in range(N):
+        row, first = row_of(x_NI, n), n * blocks * BLOCK_FLOATS
+        scales = first + blocks * HALF_BLOCK
+        offsets = scales + blocks
+        for b in range(whole):
+            numbers = first + b * HALF_BLOCK
+            round_block(row, b * BLOCK, rounded, numbers, scales + b, offsets + b)
+        if whole < blocks:
+            for i in range(BLOCK):
+                inside = whole * BLOCK + i < inputs
+                rounded[rest + i] = row[whole * BLOCK + i] if inside else np.float32(0)
+            numbers = first + whole * HALF_BLOCK
+            round_block(rounded, rest, rounded, numbers, scales + whole, offsets + whole)
+
+
+# ---- rows in floats
+
+
+@intrinsic
+def write_block(context, codes, scales, row, block, out, out_at):
+    """out[out_at : out_at + 32] = the numbers of a block in floats."""
+    is_bytes = codes.dtype == types.int8
+
+    def generate(context, builder, signature, arguments):
+        codes, scales, out = (
+            data_pointer(context, builder, signature.args[i], arguments[i]) for i in (0, 1, 4)
+        )
+        row, block, out_at = (arguments[i] for i in (2, 3, 5))
+        scale_array = context.make_array(signature.args[1])(context, builder, arguments[1])
+        blocks = cgutils.unpack_tuple(builder, scale_array.shape)[1]
+        index = builder.add(builder.mul(row, blocks), block)
+        block_bytes = ir.Constant(SIZE, BLOCK if is_bytes else HALF_BLOCK)
+        bits = builder.load(pointer_at(builder, scales, index, ir.VectorType(SHORT, 1)), align=2)
+        scale = splat(builder, floats_of_halves(builder, bits), 0, HALF_BLOCK)
+        halves = codes_of_block(
+            builder, is_bytes, builder.gep(codes, [builder.mul(index, block_bytes)])
+        )
+        offset = ir.Constant(SHORTS, [0 if is_bytes else OFFSET] * HALF_BLOCK)
+        for start, half in zip((0, HALF_BLOCK), halves, strict=True):
+            half = builder.sub(half, offset)
+            floats = builder.fmul(builder.sitofp(half, scale.type), scale)
+            place = builder.add(out_at, ir.Constant(SIZE, start))
+            builder.store(floats, pointer_at(builder, out, place, scale.type), align=4)
+        return context.get_dummy_value()
+
+    size = types.intp
+    return types.void(codes, scales, size, size, out, size), generate
+
+
+@compiled()
+def dense_row(codes_OC, scales_OB, row, out):
+    whole = len(out) // BLOCK
+    for b in range(whole):
+        write_block(codes_OC, scales_OB, row, b, out, b * BLOCK)
+    rest = len(out) - whole * BLOCK
+    if rest:
+        last = np.empty(BLOCK, np.float32)
+        write_block(codes_OC, scales_OB, row, whole, last, 0)
+        for i in range(rest):
+            out[whole * BLOCK + i] = last[i]
+
+
+@compiled()
+def dense_rows(codes_OC, scales_OB, out_OI, first, stop):
+    """out = the rows first … stop of a matrix."""
+    for o in range(first, stop):
+        dense_row(codes_OC, scales_OB, o, row_of(out_OI, o))
+
+
+@compiled()
+def embedding(ids_N, codes_VC, scales_VB, out_ND, first, stop):
+    for n in range(first, stop):
+        index = min(max(ids_N[n], 0), len(codes_VC) - 1)
+        dense_row(codes_VC, scales_VB, index, row_of(out_ND, n))
+
+
+# ---- sums along the rows of a matrix
+
+
+def make_dots(tokens: int, rows: int) -> Callable[..., None]:
+    """The intrinsic for sums along a few rows of a matrix, each with a few rounded vectors, for
+    r < `rows` and t < `tokens`:
+
+        out[out_at + t · out_stride + r] = Σ matrix[row + r, i] · x[token + t, i]
+
+    Sums of a block are exact. They are added up in one order, whatever `rows` and `tokens`.
+    """
+
+    @intrinsic
+    def dots(context, codes, scales, row, rounded, token, out, out_at, out_stride):
+        is_bytes = codes.dtype == types.int8
+        block_bytes = BLOCK if is_bytes else HALF_BLOCK
+
+        def generate(context, builder, signature, arguments):
+            codes, scales, rounded, out = (
+                data_pointer(context, builder, signature.args[i], arguments[i])
+                for i in (0, 1, 3, 5)
+            )
+            row, token, out_at, out_stride = (arguments[i] for i in (2, 4, 6, 7))
+            scale_array = context.make_array(signature.args[1])(context, builder, arguments[1])
+            blocks = cgutils.unpack_tuple(builder, scale_array.shape)[1]
+
+            def constant(value):
+                return ir.Constant(SIZE, value)
+
+            def places(base, first, stride, number):
+                """Pointers to the beginnings of `number` rows."""
+                indices = (builder.add(first, constant(i)) for i in range(number))
+                return [builder.gep(base, [builder.mul(index, stride)]) for index in indices]
+
+            code_rows = places(codes, row, builder.mul(blocks, constant(block_bytes)), rows)
+            scale_rows = places(scales, row, blocks, rows)
+            token_floats = builder.mul(blocks, constant(BLOCK_FLOATS))
+            tokens_x = places(rounded, token, token_floats, tokens)
+            behind = builder.mul(blocks, constant(HALF_BLOCK))
+            token_scales = [builder.gep(x, [behind]) for x in tokens_x]
+            token_offsets = [builder.gep(scales, [blocks]) for scales in token_scales]
+            pairs = range(tokens * rows)
+            sums = [cgutils.alloca_once_value(builder, ir.Constant(FLOATS, None)) for _ in pairs]
+
+            def add_to_sum(pair, factor, value):
+                """sums[pair] += factor · value"""
+                arguments = factor, value, builder.load(sums[pair])
+                product = call_vector_function(builder, "fmuladd", *arguments)
+                builder.store(product, sums[pair])
+
+            def add(block, factors):
+                """Add the sums of a block, times `factors`."""
+                first = builder.mul(block, constant(HALF_BLOCK))
+                rights = [
+                    [
+                        builder.load(pointer_at(builder, x, index, SHORTS), align=4)
+                        for index in (first, builder.add(first, constant(HALF_BLOCK // 2)))
+                    ]
+                    for x in tokens_x
+                ]
+                offset = builder.mul(block, constant(block_bytes))
+                for r in range(rows):
+                    lefts = codes_of_block(builder, is_bytes, builder.gep(code_rows[r], [offset]))
+                    for t in range(tokens):
+                        low, high = (
+                            pair_sums(builder, *both) for both in zip(lefts, rights[t], strict=True)
+                        )
+                        total = builder.sitofp(builder.add(low, high), FLOATS)
+                        add_to_sum(t * rows + r, factors[t * rows + r], total)
+
+            def factors_at(block, count):
+                """Products of the scales of `count` blocks, by pair, for which the offsets of their
+                codes are added."""
+                halves, floats = ir.VectorType(SHORT, count), ir.VectorType(FLOAT, count)
+                left = [
+                    builder.load(pointer_at(builder, base, block, halves), align=2)
+                    for base in scale_rows
+                ]
+                left = [floats_of_halves(builder, bits) for bits in left]
+                right = [
+                    builder.load(pointer_at(builder, base, block, floats), align=4)
+                    for base in token_scales
+                ]
+                factors = [builder.fmul(*both) for both in itertools.product(right, left)]
+                for pair, factor in enumerate([] if is_bytes else factors):
+                    base = token_offsets[pair // rows]
+                    offset = builder.load(pointer_at(builder, base, block, floats), align=4)
+                    if count == SUMS:
+                        add_to_sum(pair, factor, offset)
+                    else:
+                        add_to_sum(pair, *(in_first_lane(builder, x) for x in (factor, offset)))
+                return factors
+
+            whole = builder.sdiv(blocks, constant(SUMS))
+            with cgutils.for_range(builder, whole) as loop:
+                first = builder.mul(loop.index, constant(SUMS))
+                factors = factors_at(first, SUMS)
+                for lane in range(SUMS):
+                    block = builder.add(first, constant(lane))
+                    add(block, [splat(builder, f, lane) for f in factors])
+            done = builder.mul(whole, constant(SUMS))
+            with cgutils.for_range(builder, builder.sub(blocks, done)) as loop:
+                block = builder.add(done, loop.index)
+                add(block, [splat(builder, f, 0) for f in factors_at(block, 1)])
+            of_all = add_lanes(builder, [builder.load(total) for total in sums])
+            for t in range(tokens):
+                target = builder.add(out_at, builder.mul(out_stride, constant(t)))
+                for r in range(rows):
+                    value = builder.extract_element(of_all, ir.Constant(INT, t * rows + r))
+                    place = builder.gep(out, [builder.add(target, constant(r))])
+                    builder.store(value, place)
+            return context.get_dummy_value()
+
+        size = types.intp
+        arguments = codes, scales, size, rounded, size, out, size, size
+        return types.void(*arguments), generate
+
+    return dots
+
+
+one_dot, row_dots, four_dots, eight_dots = (
+    make_dots(*shape) for shape in ((1, 1), (1, 4), (2, 2), (4, 2))
+)
+
+
+@compiled()
+def products(codes_OC, scales_OB, x_NI, rounded, out_NO):
+    """out = x Wᵀ for few rows of x. `rounded`: see `rounded_floats`.
+
+    A row's output does not depend on how many rows there are.
+    """
+    round_rows(x_NI, rounded)
+    outputs, N = len(codes_OC), len(x_NI)
+    out = out_NO.reshape(-1)
+    for first in range(0, outputs, WEIGHT_ROWS):
+        stop = min(first + WEIGHT_ROWS, outputs)
+        n = 0
+        while n < N:
+            at = n * outputs
+            if n + 4 <= N and stop % 2 == 0:
+                for o in range(first, stop, 2):
+                    eight_dots(codes_OC, scales_OB, o, rounded, n, out, at + o, outputs)
+                n += 4
+            elif n + 2 <= N and stop % 2 == 0:
+                for o in range(first, stop, 2):
+                    four_dots(codes_OC, scales_OB, o, rounded, n, out, at + o, outputs)
+                n += 2
+            else:
+                whole = first + (stop - first) // 4 * 4
+                for o in range(first, whole, 4):
+                    row_dots(codes_OC, scales_OB, o, rounded, n, out, at + o, outputs)
+                for o in range(whole, stop):
+                    one_dot(codes_OC, scales_OB, o, rounded, n, out, at + o, outputs)
+                n += 1
