@@ -57,7 +57,11 @@ class Backend(Primitives):
             self.rms_norm(norm)
 
     def norm_backward(self, dout_ND: Array, norm: Norm, into: NormGradients) -> None:
-        """`rms_norm_backward` or `layer_norm_backward`."""
+        """`rms_norm_backward` or `layer_norm_backward`; gradients that are None are not wanted."""
+        if into.dweight_D is None:  # of a norm that is frozen
+            size = norm.weight_D.size
+            unused = self.unused_gradient(size), self.constant("unused bias", np.zeros(size))
+            into = into._replace(dweight_D=unused[0], dbias_D=unused[1], accumulate=False)
         if isinstance(norm, LayerNorm):
             self.layer_norm_backward(dout_ND, norm, into)
         else:

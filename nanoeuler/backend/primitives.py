@@ -197,6 +197,17 @@ class Primitives(ABC):
     ) -> None:
         """dW = scale · doutᵀ x"""
 
+    @abstractmethod
+    def add_product(self, x_NR: Array, weight_RO: Array, out_NO: Array, scale: float) -> None:
+        """out += scale · x W"""
+
+    def dropout(self, x_NI: Array, seeds_N: Array, salt: int, share: float, out_NI: Array) -> None:
+        """out = x, but 0 where a hash of row's seed, salt and column says so: in about `share`.
+
+        `out` may be the array of x. An engine without it refuses such forms (`check_form`).
+        """
+        raise NotImplementedError
+
     # ---- biases
 
     @abstractmethod

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 Array = Any
@@ -85,6 +85,24 @@ class HeadNorm(NamedTuple):
     inverse_rms_NH: Array
     scratch_NHE: Array  # contiguous, `activation`
     dscratch_NHE: Array  # the same; for the backward pass alone
+
+
+class Adapter(NamedTuple):
+    """A change of low rank to some rows of a matrix (Hu et al. 2021), or its gradients."""
+
+    rows: slice
+    down_RI: Array  # A
+    up_RO: Array  # Bᵀ
+
+
+class AdaptedMatrix(NamedTuple):
+    """A frozen matrix with adapters: x Wᵀ, and scale · (dropout(x) Aᵀ) Bᵀ added to the columns of
+    each adapter's rows."""
+
+    weight_OI: Array  # None where this has gradients
+    adapters: list[Adapter]
+    scale: float
+    salt: int  # tells the random numbers of dropout from those of other matrices
 
 
 class GateUp(NamedTuple):
@@ -202,6 +220,8 @@ class BlockForm:
 
     step_size: float
     epsilon: float  # of the norm in front
+    rank: int = field(default=0, kw_only=True)  # of adapters, where its matrices have any
+    dropout: float = field(default=0.0, kw_only=True)  # in front of these, while they are trained
 
     @functools.cached_property
     def variants(self) -> frozenset[str]:

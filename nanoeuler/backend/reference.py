@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from nanoeuler.backend.dropout import kept
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.quantized import Quantized
 from nanoeuler.backend.records import (
@@ -104,6 +105,12 @@ class ReferenceBackend(Backend):
         if scale != 1.0:
             dweight *= scale
         store(dweight_OI, dweight, accumulate)
+
+    def add_product(self, x_NR: Array, weight_RO: Array, out_NO: Array, scale: float) -> None:
+        out_NO += scale * (x_NR @ weight_RO)
+
+    def dropout(self, x_NI: Array, seeds_N: Array, salt: int, share: float, out_NI: Array) -> None:
+        np.multiply(x_NI, kept(seeds_N, salt, share, x_NI.shape[1]), out=out_NI)
 
     # ---- biases
 

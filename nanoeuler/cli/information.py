@@ -62,8 +62,12 @@ def run_info(options: argparse.Namespace) -> None:
     backend = make_backend(options.device, options.gpus)
     machine = describe_machine(backend, reason(options.device, options.gpus))
     if options.model or options.config:
-        config = model_config(options)
-        model = describe_model(config, options.rows, options.length or config.context, backend)
+        config, tuned = model_config(options)
+        length = options.length or config.context
+        model = describe_model(config, options.rows, length, backend)
+        for section, form in tuned.items():
+            memory = describe_memory(form, options.rows, length, backend)
+            model[f"memory_of_{section}"] = memory
         if options.json:
             print(json.dumps(model | {"machine": machine}, indent=2, ensure_ascii=False))
             return
@@ -76,15 +80,26 @@ def run_info(options: argparse.Namespace) -> None:
     print_machine(machine)
 
 
-def model_config(options: argparse.Namespace) -> "ModelConfig":
-    """The configuration of `--model` or `--config`."""
+def model_config(
+    options: argparse.Namespace,
+) -> tuple["ModelConfig", dict[str, "ModelConfig"]]:
+    """The configuration of `--model` or `--config`, and its model with the adapters of those stages
+    that train some."""
     from nanoeuler.config import load
+    from nanoeuler.config.stages import BY_SECTION
     from nanoeuler.inference.finding import find_model
+    from nanoeuler.model.adapters import adapted
     from nanoeuler.model.files import load_config
 
     if options.model:
-        return load_config(find_model(Path(options.model)))
-    return config_model(load(options.config))
+        return load_config(find_model(Path(options.model))), {}
+    content = load(options.config)
+    model = config_model(content)
+    sections = {name: stage.settings for name, stage in BY_SECTION.items() if name in content}
+    found = {
+        name: getattr(kind.read(content[name]), "lora", None) for name, kind in sections.items()
+    }
+    return model, {name: adapted(model, lora) for name, lora in found.items() if lora}
 
 
 def describe_model(
@@ -129,7 +144,9 @@ def print_model(config: "ModelConfig", described: dict[str, Any]) -> None:
             ("training", f"{flops['training'] / 1e6:,.1f} M", "forward and backward"),
         ],
     )
-    print_section("memory", memory_lines(described["memory"], described["rows"], length))
+    for key, memory in described.items():
+        if key.startswith("memory"):
+            print_section(key.replace("_", " "), memory_lines(memory, described["rows"], length))
 
 
 def shape_lines(config: "ModelConfig") -> list[Line]:
@@ -154,10 +171,12 @@ def describe_memory(
     rows of a micro-batch that the memory of `holder` holds."""
     from nanoeuler.model.buffers import rows_within, training_pass_bytes
     from nanoeuler.model.families import make_blocks
-    from nanoeuler.model.spec import storage_elements, tensor_table
+    from nanoeuler.model.spec import storage_elements, tensor_table, trained_table
     from nanoeuler.system.machine import memory
 
-    buffer = 4 * storage_elements(tensor_table(config))
+    buffer, trained = (
+        4 * storage_elements(table) for table in (tensor_table(config), trained_table(config))
+    )
     for block in make_blocks(config):
         backend.check_form(block.form, config.dim)
     width = backend.activation.itemsize
@@ -170,15 +189,17 @@ def describe_memory(
     parts = {
         "weights": buffer,
         "working_copy": copy,
-        "gradients": buffer,
-        "moments": 2 * buffer,
+        "gradients": trained,
+        "moments": 2 * trained,
         "activations": training_pass_bytes(config, backend, rows, length),
     }
     return {
         **parts,
         "training": sum(parts.values()),
         "kv_cache": width * 2 * config.layers * config.kv_heads * config.head_size * config.context,
-        "largest_rows": rows_within(config, backend, length, available - 4 * buffer - copy),
+        "largest_rows": rows_within(
+            config, backend, length, available - buffer - 3 * trained - copy
+        ),
         "holder": holder,
     }
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from nanoeuler import log
 from nanoeuler.cli.parser import Subparsers, model_folder
+from nanoeuler.errors import UserError
 from nanoeuler.model.template import TEMPLATES
 
 
@@ -36,12 +37,16 @@ def register(subparsers: Subparsers) -> None:
 
     parser = subparsers.add_parser(
         "import",
-        help="take a Llama-class model or a GPT-2 from Hugging Face's folder",
+        help="take a Llama-class model or a GPT-2 from Hugging Face's folder, or PEFT's adapters",
         description="Read a folder of Hugging Face's with a Llama-class model or a GPT-2 in "
         "safetensors, and write a model folder, which can be evaluated, chatted with and trained "
-        "further.",
+        "further. With --base, read PEFT's folder of adapters (LoRA), and merge them into the "
+        "model that they belong to.",
     )
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="Hugging Face's folder")
+    parser.add_argument(
+        "folder", type=Path, metavar="FOLDER", help="Hugging Face's folder, or with --base PEFT's"
+    )
+    parser.add_optional_path("--base", "DIR", "model that the adapters in FOLDER belong to")
     parser.add_argument(
         "--template",
         choices=tuple(TEMPLATES),
@@ -83,9 +88,18 @@ def run_export(options: argparse.Namespace) -> None:
 
 
 def run_import(options: argparse.Namespace) -> None:
+    from nanoeuler.inference.finding import find_model
+    from nanoeuler.interchange.adapters import import_adapters
     from nanoeuler.interchange.importing import import_folder
 
-    model = import_folder(options.folder, options.output, options.template)
+    if options.base is not None:
+        if options.template:
+            raise UserError(
+                "--template and --base: the prompts are those of the base; leave it out"
+            )
+        model = import_adapters(options.folder, find_model(options.base), options.output)
+    else:
+        model = import_folder(options.folder, options.output, options.template)
     log.line("import", str(options.output), template=model.template or "none")
 
 

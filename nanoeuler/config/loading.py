@@ -28,6 +28,7 @@ from nanoeuler.corpus.sources.own_text import OWN_TEXT
 from nanoeuler.corpus.sources.registry import SOURCES
 from nanoeuler.corpus.sources.source import Place
 from nanoeuler.errors import LONGEST_PATH, UserError, brief
+from nanoeuler.model.adapters import adapted
 from nanoeuler.model.config import ModelConfig, check_growth, is_whole_number
 from nanoeuler.storage.files import parse_json
 from nanoeuler.storage.names import FORM_OF_NAME, is_name
@@ -234,6 +235,7 @@ class Consistency(Place):
             source.check(self.config, self)
         self.check_batches()
         self.check_growth()
+        self.check_adapters()
 
     def where(self, key: Key) -> str:
         return locate(key, self.locations, self.source)
@@ -277,6 +279,17 @@ class Consistency(Place):
             check_growth(model, pretrain["grow_at"], steps)
         except UserError as error:
             raise UserError(f"{self.where(('pretrain', 'grow_at'))}: {error}") from error
+
+    def check_adapters(self) -> None:
+        model = ModelConfig.from_dict(self.config["model"])
+        for section, stage in BY_SECTION.items():
+            if self.config[section].get("lora") is not None:
+                settings = stage.settings.read(self.config[section])
+                try:
+                    adapted(model, settings.lora)  # type: ignore[attr-defined]
+                except UserError as error:
+                    where = self.where((section, "lora"))
+                    raise UserError(f"{where}: {section}.{error}") from error
 
 
 # ---- a configuration on a command line: JSON of the sections that the command reads, resolved

@@ -173,6 +173,27 @@ class Pretrain(Training):
 
 
 @section
+class Lora(Section):
+    """Adapters of low rank (Hu et al. 2021), which are trained while the model itself is frozen."""
+
+    rank: int = key("rank of the adapters", default=16, ge=1)
+    alpha: float | None = key(
+        "the adapters count alpha / rank times; null takes 2 · rank", default=None, gt=0
+    )
+    targets: str | list[str] = key(
+        "the matrices that have adapters: all of the blocks, or a list of q_proj, k_proj, v_proj, "
+        "o_proj, gate_proj, up_proj, down_proj (of GPT-2: c_attn, c_proj, c_fc)",
+        default="all",
+    )
+    dropout: float = key(
+        "share of their inputs that adapters do not see, another one at each step of training",
+        default=0.0,
+        ge=0,
+        lt=1,
+    )
+
+
+@section
 class Tuning(Training):
     """The keys that fine-tuning and alignment have and pretraining has not."""
 
@@ -223,6 +244,11 @@ class Tuning(Training):
         default=None,
         gt=0,
         le=1_000_000,
+    )
+    lora: Lora = key(
+        "train adapters instead of the model itself, which takes less memory; left out, the whole "
+        "model is trained",
+        optional=True,
     )
 
     EPOCHS: ClassVar[tuple[int, int]]

@@ -17,6 +17,7 @@ from nanoeuler import log
 from nanoeuler.config.yaml_file import front_matter
 from nanoeuler.errors import UserError, brief
 from nanoeuler.interchange.exporting import require_new
+from nanoeuler.model.adapters import ADAPTER_CONFIG
 from nanoeuler.model.companions import CARD, TOKENIZER_CONFIG
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import CONFIG, MOST_CONFIG, TOKENIZER, WEIGHTS, SavedModel, save_model
@@ -125,6 +126,11 @@ def require_folder(folder: Path) -> None:
         raise UserError(
             f"{folder}: {kind}; give Hugging Face's folder of the model, with {CONFIG}, "
             f"{TOKENIZER} and {WEIGHTS}"
+        )
+    if (folder / ADAPTER_CONFIG).is_file():
+        raise UserError(
+            f"{folder}: a folder of adapters; name the model that they belong to: "
+            f"nanoeuler import {folder} --base MODEL"
         )
     if not (folder / CONFIG).is_file():
         problem = "no such folder" if not folder.is_dir() else f"holds no {CONFIG}"

@@ -70,7 +70,7 @@ def lay_out_pass(
 
     for block in blocks:
         add_point()
-        kind, shared = type(block), not training or (recompute and block.recomputable)
+        kind, shared = type(block.form), not training or (recompute and block.recomputable)
         earlier = first.get(kind)
         if earlier is None or not shared:
             activations.append(

@@ -51,6 +51,38 @@ used and measured, but neither exported nor computed by the report's page."""
 
 
 @dataclass(frozen=True)
+class Lora:
+    """Adapters of low rank, which are trained instead of a model's own tensors (Hu et al. 2021).
+
+    Of a matrix W they are A (rank, in) and B (out, rank): W + alpha / rank · B A.
+    """
+
+    rank: int
+    alpha: float
+    targets: tuple[str, ...]  # matrices that have them, by their names in a layer: q_proj, …
+    dropout: float = 0.0  # share of what A reads that is left out of each training step
+
+    def __post_init__(self) -> None:
+        """Raises `UserError` for values that are out of range."""
+        right = {
+            "rank": (is_whole_number(self.rank) and self.rank >= 1, "a whole number from 1 on"),
+            "alpha": (is_number(self.alpha) and self.alpha > 0, "a number above 0"),
+            "dropout": (is_number(self.dropout) and 0 <= self.dropout < 1, "from 0 to below 1"),
+        }
+        for key, (is_right, words) in right.items():
+            if not is_right:
+                raise UserError(f"lora.{key} is {brief(getattr(self, key))}: it must be {words}")
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> "Lora":
+        """From JSON values. Raises `UserError`."""
+        try:
+            return cls(**{**values, "targets": tuple(map(str, values["targets"]))})
+        except (TypeError, KeyError) as error:
+            raise UserError(f"lora is {brief(values)}: it has other keys ({error})") from error
+
+
+@dataclass(frozen=True)
 class ModelConfig:
     """A decoder-only transformer with K prediction heads.
 
@@ -80,6 +112,7 @@ class ModelConfig:
     family: str = "llama"  # or gpt2
     activation: str = "swiglu"  # of the Llama family's MLP; relu2 has no gate
     rope_scaling: RopeScaling | None = None  # for a context longer than the original one
+    lora: Lora | None = None  # while they are trained: model folders have them merged
 
     def __post_init__(self) -> None:
         """Fill in the defaults that depend on other fields. Raises `UserError`."""
@@ -182,6 +215,8 @@ class ModelConfig:
             )
         if "rope_scaling" in merged:
             merged["rope_scaling"] = read_rope_scaling(merged["rope_scaling"])
+        if isinstance(merged.get("lora"), dict):  # of a checkpoint
+            merged["lora"] = Lora.read(merged["lora"])
         for key, value in merged.items():
             check_type(key, value, known[key].type)
         if "mtp_weights" in merged:
@@ -194,10 +229,11 @@ class ModelConfig:
         return next((key for key, known in ONLY_OURS.items() if getattr(self, key) != known), None)
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields, as JSON values; `rope_scaling` only where it is."""
+        """All fields, as JSON values; `rope_scaling` and `lora` only where they are."""
         fields = dataclasses.asdict(self) | {"mtp_weights": list(self.mtp_weights)}
-        if self.rope_scaling is None:
-            del fields["rope_scaling"]  # so that folders and fingerprints stay what they were
+        for name in ("rope_scaling", "lora"):
+            if fields[name] is None:
+                del fields[name]  # so that folders and fingerprints stay what they were
         return fields
 
     @property
@@ -239,6 +275,7 @@ TYPES: dict[Any, tuple[str, Callable[[Any], bool]]] = {
     bool: ("true or false", lambda value: isinstance(value, bool)),
     str: ("a word", lambda value: isinstance(value, str)),
     RopeScaling | None: ("a mapping", lambda value: isinstance(value, RopeScaling)),
+    Lora | None: ("a mapping", lambda value: isinstance(value, Lora)),
     tuple[float, ...]: (f"a list of numbers of at most {LARGEST_COUNT:g}", is_list_of_numbers),
 }
 """The type of a field → its name in a sentence, and whether a value has it."""

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from nanoeuler.model.blocks.adapted import Adapted
 from nanoeuler.model.blocks.attention import Attention
 from nanoeuler.model.blocks.biased_attention import BiasedAttention
 from nanoeuler.model.blocks.block import Block
@@ -57,4 +58,7 @@ def family_of(config: ModelConfig) -> Family:
 def make_blocks(config: ModelConfig) -> list[Block[Any, Any]]:
     """The blocks of a model, from the embedding on."""
     family = family_of(config)
-    return [block for layer in range(config.layers) for block in family.layer(config, layer)]
+    blocks = [block for layer in range(config.layers) for block in family.layer(config, layer)]
+    if config.lora is None:
+        return blocks
+    return [Adapted(block, config.lora, index) for index, block in enumerate(blocks)]

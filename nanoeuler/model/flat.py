@@ -5,20 +5,29 @@ import numpy as np
 from nanoeuler.backend.records import Array, ModelWeights
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.families import family_of, make_blocks
-from nanoeuler.model.spec import head_names, storage_elements, tensor_table
+from nanoeuler.model.spec import (
+    head_names,
+    storage_elements,
+    tensor_table,
+    trained_table,
+)
 from nanoeuler.model.tensors import INITIAL_STD, NamedArrays, NamedViews
 
 
 class FlatBuffer:
-    """Views into one flat array laid out by `tensor_table`.
+    """Views into one flat array laid out by `tensor_table`, or by `trained_table`.
 
     `buffer[name]` has the tensor's shape, `packed` spans adjacent tensors as one matrix in storage
-    shape. The array may be NumPy's or CuPy's: only slices and reshapes are taken.
+    shape. The array may be NumPy's or CuPy's: only slices and reshapes are taken. Of a frozen
+    tensor, a buffer of those that are trained has None.
     """
 
     def __init__(self, config: ModelConfig, array: Array):
-        self.table = tensor_table(config)
+        self.table, whole = trained_table(config), tensor_table(config)
+        if array.shape == (storage_elements(whole),):
+            self.table = whole
         self.rows = {tensor.name: tensor for tensor in self.table}
+        self.frozen = {tensor.name for tensor in whole} - self.rows.keys()
         if array.shape != (storage_elements(self.table),):
             raise ValueError(
                 f"a flat buffer of shape {array.shape} does not fit the tensor table, "
@@ -31,12 +40,21 @@ class FlatBuffer:
         """Length of a flat buffer for `config`."""
         return storage_elements(tensor_table(config))
 
+    @staticmethod
+    def trained_elements(config: ModelConfig) -> int:
+        """The same of the tensors that are trained."""
+        return storage_elements(trained_table(config))
+
     def storage(self, name: str) -> Array:
         """View in storage shape, padding included."""
+        if name in self.frozen:
+            return None
         tensor = self.rows[name]
         return self.array[tensor.offset : tensor.stop].reshape(tensor.storage_shape)
 
     def __getitem__(self, name: str) -> Array:
+        if name in self.frozen:
+            return None
         return self.storage(name)[tuple(slice(size) for size in self.rows[name].shape)]
 
     def in_file(self, name: str) -> Array:
@@ -45,6 +63,8 @@ class FlatBuffer:
 
     def packed(self, *names: str) -> Array:
         """The adjacent matrices `names` as one matrix (their storage rows one after another)."""
+        if names[0] in self.frozen:
+            return None
         first, last = self.rows[names[0]], self.rows[names[-1]]
         columns = first.storage_shape[1]
         return self.array[first.offset : last.stop].reshape(-1, columns)
@@ -91,14 +111,22 @@ def initial_parameters(
     own, keyed by the seed and its row in the table. Padding is 0.
     """
     buffer = FlatBuffer(config, np.zeros(FlatBuffer.elements(config), np.float32))
-    for index, tensor in enumerate(buffer.table):
+    draw(buffer, config, seed, embedding_std)
+    return buffer.array
+
+
+def draw(
+    buffer: FlatBuffer, config: ModelConfig, seed: int, embedding_std: float = INITIAL_STD
+) -> None:
+    """Fresh values for the tensors of `buffer`: see `initial_parameters`."""
+    for index, tensor in enumerate(tensor_table(config)):
+        if tensor.name not in buffer.rows:
+            continue
         view = buffer[tensor.name]
-        if tensor.initial_std is None:
-            view[...] = 1
-        elif tensor.initial_std:
+        view[...] = tensor.initial_std is None
+        if tensor.initial_std:
             generator = np.random.Generator(np.random.Philox(key=[seed, index]))
             draws = generator.standard_normal(tensor.shape, np.float32)
             is_embedding = tensor.name == family_of(config).embedding
             std = embedding_std if is_embedding else tensor.initial_std
             view[...] = draws * np.float32(std)
-    return buffer.array

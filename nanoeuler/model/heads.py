@@ -51,7 +51,7 @@ class Heads:
     def backward(
         self,
         weight: Array,
-        dweight: Array,
+        dweight: Array | None,
         buffers: PassBuffers,
         part: slice,
         *,
@@ -62,7 +62,8 @@ class Heads:
         if self.rows != self.vocab_size:
             dlogits.reshape(-1, self.rows)[:, self.vocab_size :] = 0
         normed = buffers.stream.normed[part]
-        self.ops.linear_backward_weight(dlogits, normed, dweight, accumulate=accumulate)
+        if dweight is not None:
+            self.ops.linear_backward_weight(dlogits, normed, dweight, accumulate=accumulate)
         self.ops.linear_backward_input(dlogits, weight, buffers.stream.dnormed[part])
 
 

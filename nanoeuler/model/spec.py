@@ -6,6 +6,7 @@ offset or a shape a second time.
 """
 
 import functools
+from dataclasses import replace
 
 from nanoeuler.model.config import ModelConfig, round_up
 from nanoeuler.model.families import family_of, make_blocks
@@ -63,11 +64,29 @@ def tensor_table(config: ModelConfig) -> tuple[Tensor, ...]:
     return lay_out(specs)
 
 
+@functools.lru_cache
+def trained_table(config: ModelConfig) -> tuple[Tensor, ...]:
+    """The tensors that are trained, as they lie in flat buffers of these alone: gradients, moments
+    and checkpoints."""
+    start = trained_part(config).start
+    return tuple(
+        replace(tensor, offset=tensor.offset - start)
+        for tensor in tensor_table(config)
+        if tensor.trained
+    )
+
+
+def trained_part(config: ModelConfig) -> slice:
+    """Where they lie in the flat buffer of all parameters."""
+    table = tensor_table(config)
+    return slice(next(each.offset for each in table if each.trained), storage_elements(table))
+
+
 def block_matrices(config: ModelConfig) -> list[Tensor]:
-    """The matrices of all blocks."""
+    """The rows of `trained_table` that are matrices of blocks."""
     specs = (spec for block in make_blocks(config) for spec in block.tensors())
     names = {spec.name for spec in specs if len(spec.shape) > 1}
-    return [tensor for tensor in tensor_table(config) if tensor.name in names]
+    return [tensor for tensor in trained_table(config) if tensor.name in names]
 
 
 def storage_elements(table: tuple[Tensor, ...]) -> int:
@@ -76,12 +95,12 @@ def storage_elements(table: tuple[Tensor, ...]) -> int:
 
 
 def parameter_count(config: ModelConfig) -> int:
-    """Number of trained parameters, padding not counted."""
+    """Number of parameters, frozen ones included, padding not counted."""
     return sum(tensor.size for tensor in tensor_table(config))
 
 
 def parameters_by_kind(config: ModelConfig) -> dict[str, int]:
-    """Number of trained parameters of each kind; a tied embedding counts as embedding."""
+    """Number of parameters of each kind; a tied embedding counts as embedding."""
     marks = {
         "embedding": ("embed_tokens", ".wte.", ".wpe."),
         "attention": ("self_attn", ".attn."),
@@ -116,11 +135,18 @@ def block_flops(config: ModelConfig) -> tuple[int, int]:
 
 
 def training_flops(config: ModelConfig, tokens: float, seen: float, predicted: float) -> float:
-    """Operations of a forward and a backward pass, which costs twice as much (Kaplan et al. 2020).
+    """Operations of a forward and a backward pass, which costs twice as much (Kaplan et al. 2020),
+    but for the gradients of frozen matrices.
 
     Recomputation is not counted, as usual for MFU.
     """
-    return 3 * forward_flops(config, tokens, seen, predicted)
+    frozen = 0.0
+    if config.lora is not None:
+        base = replace(config, lora=None)
+        matrices = sum(tensor.size for tensor in block_matrices(base))
+        heads = config.mtp_heads * config.vocab_size * config.dim
+        frozen = 2 * (tokens * matrices + predicted * heads)
+    return 3 * forward_flops(config, tokens, seen, predicted) - frozen
 
 
 def forward_flops_per_token(config: ModelConfig, length: int) -> float:

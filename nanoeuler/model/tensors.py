@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from nanoeuler.backend.records import Array
@@ -41,6 +41,7 @@ class TensorSpec:
     packed: bool = False  # part of a packed product: rows are padded as `packed_rows` says
     transposed: bool = False  # in files it is (in, out)
     matrices: int = 1  # of equal size, one below the other: what each of them does is its own
+    adapter: bool = False  # where there are any, they alone are trained
 
 
 def norm_tensors(config: ModelConfig, weight: str, bias: str | None = None) -> list[TensorSpec]:
@@ -62,6 +63,7 @@ class Tensor:
     packed: bool = False  # part of a packed product, of which the neighbours are the others
     transposed: bool = False  # in files
     matrices: int = 1  # of equal size, one below the other, that are this tensor
+    trained: bool = True  # a frozen one has neither a gradient nor a part of checkpoints
 
     @property
     def size(self) -> int:
@@ -85,15 +87,19 @@ def packed_rows(rows: int, columns: int) -> int:
 
 
 def lay_out(specs: Iterable[TensorSpec]) -> tuple[Tensor, ...]:
-    """The table of `specs`, one tensor behind the other. Matrices decay, vectors don't."""
+    """The table of `specs`, one tensor behind the other. Matrices decay, vectors don't.
+
+    Adapters are trained alone. They lie behind all others, so that what is trained is one part.
+    """
     table: list[Tensor] = []
     offset = 0
-    for spec in specs:
+    for spec in sorted(specs, key=lambda spec: spec.adapter):
         storage = spec.storage_shape or spec.shape
         if spec.packed:
             storage = (packed_rows(*storage), storage[1])
         decay = len(spec.shape) > 1
         row = spec.name, spec.shape, storage, offset, spec.initial_std, decay
-        table.append(Tensor(*row, spec.packed, spec.transposed, spec.matrices))
+        table.append(Tensor(*row, spec.packed, spec.transposed, spec.matrices, spec.adapter))
         offset = round_up(table[-1].stop, ALIGNMENT)
-    return tuple(table)
+    everything = not any(tensor.trained for tensor in table)
+    return tuple(replace(each, trained=each.trained or everything) for each in table)

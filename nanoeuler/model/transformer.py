@@ -38,6 +38,7 @@ class Batch:
     ids: Array  # (B, T)
     positions: Array  # (B, T) rotary positions, from 0
     starts: Array  # (B, T) slot in the row at which the token's document starts
+    seeds: Array | None = None  # (B, T) of the random numbers of dropout, where there is any
 
     @classmethod
     def of_documents(cls, ids_BT: np.ndarray, backend: Backend) -> "Batch":
@@ -134,7 +135,8 @@ class Transformer:
         """Positions and document starts of the tokens of `batch`."""
         self.need_positions(buffers.length)
         positions = batch.positions.reshape(-1)
-        return Rows(positions, batch.starts, buffers.no_offset, self.rope_table)
+        seeds = None if batch.seeds is None else batch.seeds.reshape(-1)
+        return Rows(positions, batch.starts, buffers.no_offset, self.rope_table, seeds)
 
     def embed(self, ids_N: Array, positions_N: Array, buffers: PassBuffers) -> None:
         """The tokens' embeddings are where the residual stream begins.
@@ -226,12 +228,13 @@ class Transformer:
             if after_block:
                 after_block(i)
         # a tied embedding already holds head 0's gradient
-        ops.embedding_backward(
-            batch.ids.reshape(-1),
-            stream.dx,
-            gradients.embedding,
-            accumulate=accumulate or self.config.tied,
-        )
+        if gradients.embedding is not None:
+            ops.embedding_backward(
+                batch.ids.reshape(-1),
+                stream.dx,
+                gradients.embedding,
+                accumulate=accumulate or self.config.tied,
+            )
         if gradients.positions is not None:
             positions_N = batch.positions.reshape(-1)
             table = gradients.positions

@@ -81,16 +81,17 @@ def save_parameters(path: Path, config: ModelConfig, parameters: np.ndarray, dty
 def load_parameters(path: Path, config: ModelConfig) -> np.ndarray:
     """The flat parameters of a model of `config` in the weights of a model folder or a checkpoint.
 
-    Raises `UserError` like `load_tensors`.
+    Adapters, which they have none of, are 0. Raises `UserError` like `load_tensors`.
     """
+    array, config = np.zeros(FlatBuffer.elements(config), np.float32), replace(config, lora=None)
     require_size(config, [path])
-    buffer = FlatBuffer(config, np.zeros(FlatBuffer.elements(config), np.float32))
+    buffer = FlatBuffer(config, array[: FlatBuffer.elements(config)])
     load_tensors(path, {"": buffer}, norms_of_ones(config))
     if stored_step(path, config) != config.step_size:
         for name in buffer.rows:
             if name.endswith(OUTPUTS):
                 buffer[name][...] /= np.float32(config.step_size)
-    return buffer.array
+    return array
 
 
 def require_size(config: ModelConfig, files: Sequence[Path], bits: int = 16) -> None:

@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 from nanoeuler.config.paths import Paths
 from nanoeuler.config.settings import Pretrain, Rl, Training, Tuning
-from nanoeuler.config.stages import BY_NAME, STAGES, Stage, stages_of
+from nanoeuler.config.stages import BY_NAME, STAGES, Stage
 from nanoeuler.evaluation import shapes
 from nanoeuler.evaluation.report.playable import MOST_PARAMETERS
 from nanoeuler.log import size
+from nanoeuler.model.adapters import adapted
 from nanoeuler.model.buffers import scoring_pass_bytes, training_pass_bytes
 from nanoeuler.model.config import ModelConfig, coarsened
 from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.likelihood import BATCH_TOKENS
-from nanoeuler.model.spec import parameter_count, training_flops_per_token
+from nanoeuler.model.spec import parameter_count, trained_table, training_flops_per_token
 from nanoeuler.planning import scaling_law
 from nanoeuler.planning.data import (
     TOKENIZER_ENTRY_BYTES,
@@ -147,33 +148,37 @@ def make_plan(
         except scaling_law.NoEstimate as reason:
             plan.no_bits_per_byte = str(reason)
     if plan.stages:
-        plan.memory = IMPORTS_BYTES + training_memory(config, model, backend)
+        plan.memory = IMPORTS_BYTES + max(
+            training_memory(config, BY_NAME[stage], backend) for stage in plan.stages
+        )
     return plan
 
 
-def training_memory(config: Config, model: ModelConfig, backend: "Backend") -> float:
-    """Bytes of the arrays of training in its largest stage, which is also measured there.
+def trained_form(config: Config, stage: Stage) -> ModelConfig:
+    """The model as a stage trains it, maybe with adapters."""
+    settings, model = stage.settings.read(config[stage.section]), config["model"]
+    lora = settings.lora if isinstance(settings, Tuning) else None
+    return adapted(ModelConfig.from_dict(model), lora)
+
+
+def training_memory(config: Config, stage: Stage, backend: "Backend") -> float:
+    """Bytes of the arrays of training in a stage, which is also measured there.
 
     Rows are computed one at a time: by each thread on a CPU, with gradients of its own.
     """
-    elements = FlatBuffer.elements(model)
-    _, shares = backend.runtime.slices(elements)
-    whole = state_bytes(model, AdamW) + (shares - 1) * 4 * elements
-    whole += checkpoint_bytes(elements, AdamW)  # in memory, too, while it is being written
-    whole += 4 * elements  # the best model's, until it is written
-
-    def passes(rows: int, length: int) -> float:
-        every = rows * length * model.mtp_heads * model.vocab_size
-        logits = min(backend.scored_logits_at_once, every)
-        scoring = scoring_pass_bytes(model, backend, rows, length) + 4 * logits
-        return shares * training_pass_bytes(model, backend, 1, length) + scoring
-
+    model = trained_form(config, stage)
+    trained = FlatBuffer.trained_elements(model)
+    _, shares = backend.runtime.slices(FlatBuffer.elements(model))
+    whole = state_bytes(model, AdamW) + (shares - 1) * 4 * trained
+    whole += checkpoint_bytes(trained, AdamW)  # in memory, too, while it is being written
+    whole += 4 * trained  # the best model's, until it is written
+    length = max(model.context, row_of(config, stage))
     measured = min(BATCH_TOKENS, config["pretrain"]["validation_tokens"])
-    pretraining = passes(max(1, measured // model.context), model.context)
-    length = max(model.context, *(row_of(config, stage) for stage in stages_of(config)))
-    if length == model.context:
-        return whole + pretraining
-    return whole + max(pretraining, passes(ROWS_AT_ONCE, length))
+    rows = max(1, measured // length) if length == model.context else ROWS_AT_ONCE
+    every = rows * length * model.mtp_heads * model.vocab_size
+    logits = min(backend.scored_logits_at_once, every)
+    scoring = scoring_pass_bytes(model, backend, rows, length) + 4 * logits
+    return whole + shares * training_pass_bytes(model, backend, 1, length) + scoring
 
 
 def estimate_results(plan: Plan, config: Config) -> None:
@@ -186,10 +191,14 @@ def estimate_results(plan: Plan, config: Config) -> None:
         seconds = stage.seconds or stage.depth * stage.tokens / usual_rate
         kept = checkpoints_kept(settings, max(1, stage.steps), seconds)
         weights = 4 * plan.parameters
-        peak = max(peak, finished + kept.most * plan.checkpoint + kept.best * weights)
+        form = trained_form(config, BY_NAME[name])
+        trained = sum(tensor.size for tensor in trained_table(form))
+        checkpoint, best = checkpoint_bytes(trained, AdamW), 4 * trained
+        peak = max(peak, finished + kept.most * checkpoint + kept.best * best)
         model_folder = weights + TOKENIZER_ENTRY_BYTES * model.vocab_size
-        best = BEST_IS_EARLIER * weights * (settings.keep == "best")
-        finished += kept.last * plan.checkpoint + best + model_folder + STAGE_FILES
+        earlier = BEST_IS_EARLIER * best * (settings.keep == "best")
+        adapters = 4 * trained * (form.lora is not None)
+        finished += kept.last * checkpoint + earlier + model_folder + adapters + STAGE_FILES
     if plan.parameters <= MOST_PARAMETERS:
         finished += PLAYABLE_BYTES * plan.parameters
     plan.results_disk = finished + RUN_FILES * bool(plan.stages)

@@ -234,7 +234,7 @@ def reference_gradients(
     targets, weights = rows.targets.reshape(-1), rows.weights.reshape(-1)
     logprobs, lse = np.empty(len(targets)), np.empty(len(targets))
     reference.cross_entropy_with_gradient(LogitRows(logits, targets, logprobs, lse, weights))
-    gradients = np.zeros_like(parameters)
+    gradients = np.zeros(FlatBuffer.trained_elements(config))
     model.backward(batch, buffers, model_weights(config, gradients))
     return logprobs, gradients
 

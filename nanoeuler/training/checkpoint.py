@@ -1,6 +1,7 @@
 """The training state on disk: a folder per checkpoint, written whole or not at all.
 
-`checkpoints/step-00001200/` holds `model.safetensors` (a model that other stages can start from),
+`checkpoints/step-00001200/` holds `model.safetensors` (a model that other stages can start from, or
+of one that is frozen its adapters),
 `optimizer.safetensors`, and `state.json` with the hashes of both and its own. They are compared
 when a checkpoint is read. The newest two checkpoints are kept, of the best model its weights alone,
 and the last before a WSD schedule's decay; when the stage is finished, one of the newest.
@@ -111,19 +112,18 @@ class Checkpoints:
 
     def restore(self, step: int, state: TrainingState) -> None:
         """Load parameters and optimizer tensors of checkpoint `step` into `state`."""
-        buffers = {
-            name: FlatBuffer(state.config, np.zeros(FlatBuffer.elements(state.config), np.float32))
-            for name in ("parameters", *state.optimizer.tensors)
-        }
+        buffers = {name: empty(state.config) for name in ("parameters", *state.optimizer.tensors)}
         moments = {f"{name}/": buffers[name] for name in state.optimizer.tensors}
         load_tensors(self.path(step) / WEIGHTS, {"": buffers["parameters"]})
         load_tensors(self.path(step) / OPTIMIZER, moments)
         state.load({name: buffer.array for name, buffer in buffers.items()}, step)
 
     def read_parameters(self, step: int, config: ModelConfig) -> np.ndarray:
-        """The parameters of checkpoint `step`. Raises `UserError` when it is damaged."""
+        """The trained parameters of checkpoint `step`. Raises `UserError` when it is damaged."""
         read_checkpoint(self.path(step))
-        return read_parameters(self.path(step), config)
+        buffer = empty(config)
+        load_tensors(self.path(step) / WEIGHTS, {"": buffer})
+        return buffer.array
 
     def remove(self, step: int) -> None:
         """Delete a checkpoint. Other files that somebody has put into its folder stay."""
@@ -186,6 +186,11 @@ class Checkpoints:
         other.folder.mkdir(parents=True, exist_ok=True)
         for step in self.steps():
             move_folder(self.path(step), other.path(step))
+
+
+def empty(config: ModelConfig) -> FlatBuffer:
+    """For the tensors of a checkpoint: those that are trained."""
+    return FlatBuffer(config, np.zeros(FlatBuffer.trained_elements(config), np.float32))
 
 
 def read_checkpoint(folder: Path) -> dict[str, Any]:

@@ -50,7 +50,8 @@ class Job:
     stream: Stream
     schedule: Schedule
     backend: "Backend"
-    initial: Callable[[], np.ndarray]  # flat parameters to start from, of `model_after(0)`
+    initial: Callable[[], np.ndarray]  # flat parameters to start from, of `model_after(0)`; those
+    # that are not trained are still these when it is called again
     validate: Callable[[Transformer], Scores]
     score: Callable[[Scores], float]  # the value to compare measurements by; lower is better
     tokenizer_path: Path
@@ -59,6 +60,7 @@ class Job:
     prepare: Callable[[], None] = lambda: None  # what all ranks compute before training
     sample: Callable[[Transformer], str] | None = None  # a text to show with each measurement
     objective: Objective = field(default_factory=KnownWeights)
+    parent: Path | None = None  # folder of the model that it starts from
     memory: Memory | None = None  # what the stage remembers from one step to the next
     grow_at: Sequence[int] = ()  # the steps after which the model is refined, up to `config`
     tuned: bool = False  # starts from a trained model, which is measured before the first step
@@ -112,7 +114,11 @@ def fingerprint(stage: str, settings: Training, **inputs: Any) -> str:
     content = {
         "stage": stage,
         "revision": BY_SECTION[stage].revision,
-        "section": {key: value for key, value in kept.items() if key not in ignored},
+        "section": {
+            key: value
+            for key, value in kept.items()
+            if key not in ignored and (key, value) != ("lora", None)  # as before there was any
+        },
         "inputs": inputs,
     }
     return sha256_text(canonical_json(content))

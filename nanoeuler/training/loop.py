@@ -18,8 +18,9 @@ from nanoeuler.backend.ops import Backend
 from nanoeuler.config.rules import CHECKED_CODE, code_fingerprint
 from nanoeuler.config.stages import BY_SECTION
 from nanoeuler.errors import UserError
+from nanoeuler.model.adapters import merged, save_adapters
 from nanoeuler.model.files import SavedModel, save_model
-from nanoeuler.model.spec import parameter_count
+from nanoeuler.model.spec import parameter_count, trained_part, trained_table
 from nanoeuler.system import provenance
 from nanoeuler.training.checkpoint import EARLY, REWIND_STEPS, Checkpoints, Saver
 from nanoeuler.training.job import Job
@@ -186,9 +187,12 @@ class Trainer:
     def run(self) -> Path:
         """Train from the present step to the last one; returns the model folder."""
         job, total = self.job, self.job.schedule.total_steps
+        trained = trained_table(job.config) if job.config.lora else ()
         log.line(
             job.stage,
+            "",
             parameters=parameter_count(job.config),
+            **({"trained": sum(each.size for each in trained)} if trained else {}),
             steps=total,
             tokens_per_step=job.tokens_per_step,
             micro_batch_rows=self.worker.micro_batch_rows,
@@ -440,7 +444,10 @@ class Trainer:
         self.write(finished=True)
 
     def export(self) -> Path:
-        """Write the model folder: the final weights, or the best where the stage keeps those."""
+        """Write the model folder: the final weights, or the best where the stage keeps those.
+
+        Adapters go to a folder beside it, too, and are merged into the model that they belong to.
+        """
         job, step = self.job, self.state.step
         parameters = np.asarray(self.worker.parameters(), np.float32)
         best = self.measurements.best_step
@@ -456,10 +463,17 @@ class Trainer:
             **job.info,
         }
         self.checkpoints.require_place()
+        config = job.config
+        if config.lora is not None:
+            base = job.parent, job.info["parent"]
+            save_adapters(job.output / "adapter", config, parameters, *base)
+            whole = job.initial()
+            whole[trained_part(config)] = parameters
+            config, parameters = merged(config, whole)
         save_model(
             job.model_folder,
             SavedModel(
-                *(job.config, parameters, job.tokenizer_path, job.stage, job.template, info),
+                *(config, parameters, job.tokenizer_path, job.stage, job.template, info),
                 calculator=job.calculator,
             ),
         )

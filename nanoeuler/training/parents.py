@@ -20,6 +20,8 @@ from nanoeuler.model.files import (
     require_floats,
     usable,
 )
+from nanoeuler.model.flat import FlatBuffer, draw
+from nanoeuler.model.spec import trained_part
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.training.checkpoint import Checkpoints, read_checkpoint, read_parameters
 
@@ -35,6 +37,12 @@ class Parent:
     parameters: np.ndarray
     fingerprint: str  # sha256 of the weights' file
     description: dict[str, Any]  # of the model in its folder; empty for a checkpoint
+
+    def start(self, model: ModelConfig, seed: int) -> np.ndarray:
+        """The parameters, and fresh adapters if `model` has any."""
+        if model.lora is not None:
+            draw(FlatBuffer(model, self.parameters[trained_part(model)]), model, seed)
+        return self.parameters
 
     @property
     def template(self) -> str:
@@ -57,8 +65,8 @@ class Parent:
 def read_parent(
     folder: str | Path, model: ModelConfig, tokenizer: Tokenizer, tokenizer_path: Path
 ) -> Parent:
-    """Read the weights of `folder` for a model with the fields of `model`, and a tokenizer that was
-    read from `tokenizer_path`.
+    """Read the weights of `folder` for a model with the fields of `model`, maybe with adapters, and
+    a tokenizer that was read from `tokenizer_path`.
 
     Only the context may differ, where positions are not learned: RoPE has no parameters. Raises
     `UserError` for another tokenizer than the weights were trained with, for other fields, and for
@@ -83,7 +91,12 @@ def read_parent(
         )
     learned = family_of(config).positions is not None
     theirs = asdict(config if learned else replace(config, context=model.context))
-    ours = asdict(model)
+    if config.lora is not None:
+        raise UserError(
+            f"{found}: a checkpoint of adapters without the model that they belong to; give the "
+            "model folder of its stage, which has them merged"
+        )
+    ours = asdict(replace(model, lora=None))
     different = [
         f"{key} {theirs[key]} there, {ours[key]} here"
         for key in ours

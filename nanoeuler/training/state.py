@@ -19,7 +19,8 @@ from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import Array, FlatState, ModelWeights
 from nanoeuler.backend.runtime import Program
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.flat import model_weights
+from nanoeuler.model.flat import FlatBuffer, model_weights
+from nanoeuler.model.spec import trained_part
 from nanoeuler.model.transformer import Batch, Transformer
 from nanoeuler.training.distributed.group import ALONE, Group
 from nanoeuler.training.distributed.parameters import SharedParameters
@@ -86,6 +87,7 @@ class TrainingState:
             rounded_sums=rounded_sums,
         )
         self.parameters, part = self.shared.read, self.shared.part
+        self.trained = trained_part(config)
         self.optimizer_settings = optimizer
         self.optimizer = optimizer.make(config, backend, part)
         self.runtime.scales = {}
@@ -98,12 +100,13 @@ class TrainingState:
         self.model, self.gradients = self.replicas[0].model, self.replicas[0].gradients
         own, working = self.shared.own, self.model.working
         copied = self.shared.vectors is not None or working is not self.parameters
-        self.flat = FlatState(own, working[part] if copied else own, self.gradients[part])
+        read = working[self.trained][part] if copied else own
+        self.flat = FlatState(own, read, self.gradients[part])
         self.schedule = self.runtime.feed([np.zeros(2)])
         self.inputs: StepInputs | None = None
 
     def make_replica(self, engine: Backend, index: int, *, recompute: bool) -> Replica:
-        gradients = engine.zeros(self.parameters.shape)
+        gradients = engine.zeros((FlatBuffer.trained_elements(self.config),))
         losses = engine.zeros((2,), np.float64) if index else self.results[:2]
         model = Transformer(
             self.config, self.parameters, engine, norms=self.shared.vectors, recompute=recompute
@@ -236,7 +239,7 @@ class TrainingState:
         """Go back to step 0 and the given parameters (as in `__init__`)."""
         for tensor in self.optimizer.tensors.values():
             tensor[...] = 0
-        self.load_parameters(parameters)
+        self.load_parameters(parameters[self.trained])
         self.runtime.scales = {}
         self.step = 0
 
@@ -247,17 +250,17 @@ class TrainingState:
             array[...] = self.backend.from_host(tensors[name][self.shared.part])
         self.step = step
 
-    def load_parameters(self, parameters: np.ndarray) -> None:
-        self.shared.load(parameters)
+    def load_parameters(self, trained: np.ndarray) -> None:
+        self.shared.load(trained)
         self.model.refresh()
 
-    def whole_parameters(self) -> np.ndarray:
-        """All parameters, on the host. The ranks call it together."""
+    def trained_parameters(self) -> np.ndarray:
+        """All parameters that are trained, on the host. The ranks call it together."""
         return self.whole(self.shared.own)
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """All that a checkpoint keeps, by name, on the host: flat arrays laid out by the tensor
-        table. The ranks call it together."""
+        """All that a checkpoint keeps, by name, on the host: flat arrays laid out by
+        `trained_table`. The ranks call it together."""
         parts = {"parameters": self.shared.own, **self.optimizer.tensors}
         return {name: self.whole(part) for name, part in parts.items()}
 

@@ -14,8 +14,10 @@ from nanoeuler.model.config import ModelConfig, refined
 from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.refining import refine
 from nanoeuler.training.checkpoint import Checkpoints
+from nanoeuler.training.dropout import Dropping, dropout_seeds
 from nanoeuler.training.job import Job, Scores
 from nanoeuler.training.micro_batches import micro_batch_rows
+from nanoeuler.training.objectives import Objective
 from nanoeuler.training.optimizer.optimizer import optimizer_of
 from nanoeuler.training.state import StepResult, TrainingState
 from nanoeuler.training.streams import StepRows
@@ -46,6 +48,9 @@ class Worker:
     def __init__(self, job: Job, checkpoints: Checkpoints):
         self.job, self.checkpoints = job, checkpoints
         self.micro_batch_rows = micro_batch_rows(job)
+        lora = job.config.lora
+        self.drops = lora is not None and lora.dropout > 0
+        self.objective: Objective = Dropping(job.objective) if self.drops else job.objective
 
     def heed(self) -> None:
         """On another rank than 0: do what it tells, until the end."""
@@ -64,7 +69,7 @@ class Worker:
             parameters,
             optimizer_of(self.job.settings),
             recompute=self.job.settings.recompute,
-            objective=self.job.objective,
+            objective=self.objective,
             group=self.job.group,
             rounded_sums=self.job.settings.sums_precision == "bf16",
         )
@@ -73,7 +78,9 @@ class Worker:
         """Have a state of a model, whose tensors are yet to be loaded."""
         if not hasattr(self, "state") or self.state.config != config:
             self.__dict__.pop("state", None)  # both at once may not fit into memory
-            self.state = self.new_state(config, np.zeros(FlatBuffer.elements(config), np.float32))
+            is_frozen = config.lora is not None  # but for adapters, which alone are loaded
+            empty = np.zeros(0 if is_frozen else FlatBuffer.elements(config), np.float32)
+            self.state = self.new_state(config, self.job.initial() if is_frozen else empty)
 
     @everywhere
     def begin(self) -> None:
@@ -118,8 +125,8 @@ class Worker:
 
     @everywhere
     def parameters(self) -> np.ndarray:
-        """See `TrainingState.whole_parameters`."""
-        return self.state.whole_parameters()
+        """See `TrainingState.trained_parameters`."""
+        return self.state.trained_parameters()
 
     @everywhere
     def validate(self) -> Scores:
@@ -136,6 +143,9 @@ class Worker:
         if not stream.pure:
             self.state.settle()
         rows = stream.rows(number, self.state.model)
+        if self.drops:
+            key = self.job.inputs["seed"], f"{self.job.stage} dropout", number
+            rows.further += (dropout_seeds(*key, rows.ids.shape),)
         self.state.stage(rows.padded(self.job.group.size * self.micro_batch_rows))
         return rows
 

@@ -54,7 +54,7 @@ def refusal(folder):
     return str(caught.value)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [case for case in CASES if "adapters" not in case])
 def test_a_model_survives_its_folder_bit_for_bit(tmp_path, case):
     tokenizer = tmp_path / "tokenizer.json"
     Tokenizer(build([(20, 30)])).save(tokenizer)

@@ -179,6 +179,11 @@ class CpuBackend(ReferenceBackend, FusingBackend):
         arguments = dout_NO, x_NI, dweight_OI, np.float32(scale), ONE if accumulate else ZERO
         self.share_product(len(dweight_OI), dweight_OI, len(x_NI), kernel, *arguments)
 
+    def add_product(self, x_NR: Array, weight_RO: Array, out_NO: Array, scale: float) -> None:
+        N, kernel = len(x_NR), fused_products.linear_backward_input
+        arguments = x_NR, weight_RO, out_NO, np.float32(scale), ONE
+        self.share_product(N, weight_RO, N, kernel, *arguments)
+
     # ---- biases
 
     def add_bias(self, out_NO: Array, bias_O: Array) -> None:

@@ -282,6 +282,9 @@ class CudaParts(Backend):
     ) -> None:
         self.multiply_rows(dout_NO, weight_OI, dx_NI, scale, across=True)
 
+    def add_product(self, x_NR: Array, weight_RO: Array, out_NO: Array, scale: float) -> None:
+        self.multiply_rows(x_NR, weight_RO, out_NO, scale, out_NO, across=True)
+
     def linear_backward_weight(
         self, dout_NO: Array, x_NI: Array, dweight_OI: Array, *, accumulate: bool, scale: float = 1
     ) -> None:

@@ -31,6 +31,7 @@ class Rows:
     starts_BT: Array  # per token, the slot in its row at which its document starts
     offset_B: Array  # tokens that the cache holds in front of each row; 0 without a cache
     rope_table: RopeTable
+    seeds_N: Array | None = None  # of dropout's random numbers, in training with any
 
     @property
     def rotation(self) -> Rotation:

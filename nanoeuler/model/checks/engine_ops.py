@@ -91,6 +91,7 @@ def check_linear(
         "weight": random.activation(columns, D),
         "dout": random.activation(N, columns),
         "dweight": random.statistic(columns, D),
+        "sum": random.activation(N, D + 8),
     }
     outputs: dict[str, Output] = {
         "out": ((N, columns), "activation"),
@@ -103,9 +104,10 @@ def check_linear(
         ops.linear_backward_input(a.dout, a.weight, a.dx, scale=0.5)
         ops.linear_backward_weight(a.dout, a.x, a.fresh, accumulate=False)
         ops.linear_backward_weight(a.dout, a.x, a.dweight, accumulate=True, scale=0.5)
+        ops.add_product(a.dout, a.weight, a.sum[:, 8:], scale=0.5)
 
     case = f"linear {N} × {D} × {columns}"
-    yield from compare_op(case, engine, inputs, outputs, linear, ("dweight",))
+    yield from compare_op(case, engine, inputs, outputs, linear, ("dweight", "sum"))
 
 
 def check_embedding(

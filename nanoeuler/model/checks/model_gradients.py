@@ -18,6 +18,7 @@ from nanoeuler.model.checks.op_gradients import check_ops
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.families import family_of
 from nanoeuler.model.flat import FlatBuffer, model_weights
+from nanoeuler.model.spec import trained_table
 from nanoeuler.model.transformer import Batch, Transformer
 
 TINY: dict[str, Any] = {
@@ -33,6 +34,13 @@ TINY: dict[str, Any] = {
 """Small enough to change every parameter; ffn and vocabulary are odd, so that there is padding."""
 
 YARN = {"type": "yarn", "factor": 4.0, "original_context": 8, "attention_factor": 1.5}
+
+ADAPTERS = {
+    "rank": 3,
+    "alpha": 4.0,
+    "targets": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
+    "dropout": 0.0,
+}
 
 CASES: dict[str, tuple[dict[str, Any], int]] = {
     "grouped heads, K = 3, two documents a row": ({}, 7),
@@ -59,6 +67,28 @@ CASES: dict[str, tuple[dict[str, Any], int]] = {
     ),
     "YaRN, whose cosines and sines have a factor, two documents a row": (
         {"rope_scaling": YARN, "head_size": 6, "mtp_heads": 1, "layers": 1},
+        5,
+    ),
+    "adapters of all matrices, two documents a row": (
+        {"lora": ADAPTERS, "step_size": 0.5, "mtp_heads": 1, "tied": True, "qk_norm": "weighted"},
+        5,
+    ),
+    "adapters of some matrices, whose inputs are dropped": (
+        {
+            "lora": ADAPTERS | {"targets": ["q_proj", "v_proj", "down_proj"], "dropout": 0.4},
+            "layers": 1,
+            "mtp_heads": 2,
+        },
+        7,
+    ),
+    "adapters of a GPT-2, whose inputs are dropped": (
+        {
+            "lora": ADAPTERS | {"targets": ["c_attn", "c_proj", "c_fc"], "dropout": 0.3},
+            "family": "gpt2",
+            "kv_heads": 4,
+            "mtp_heads": 1,
+            "layers": 1,
+        },
         5,
     ),
     "GPT-2, two layers, K = 2, tied heads": (
@@ -91,7 +121,7 @@ def check_all(quick: bool = False, backend: Backend | None = None) -> Iterator[C
 
 
 def check_model(case: str, backend: Backend | None = None, seed: int = 1) -> Iterator[Comparison]:
-    """Every parameter tensor of the model of `CASES[case]`.
+    """Every parameter tensor of the model of `CASES[case]` that is trained.
 
     Some targets are masked, and the heads are weighted as in training.
     """
@@ -102,7 +132,7 @@ def check_model(case: str, backend: Backend | None = None, seed: int = 1) -> Ite
 
 @functools.cache
 def derivatives(case: str, seed: int) -> dict[str, np.ndarray]:
-    """The loss's derivative with respect to every tensor, by the reference's forward pass.
+    """The loss's derivative with respect to every trained tensor, by the reference's forward pass.
 
     That takes nearly all the time of a check and is the same for every engine. A tensor changes
     nothing before the block that reads it, so that the pass resumes there.
@@ -110,7 +140,7 @@ def derivatives(case: str, seed: int) -> dict[str, np.ndarray]:
     example = Example(case, ReferenceBackend(np.complex128), seed)
     values = example.parameters
     found = {}
-    for tensor in values.table:
+    for tensor in trained_table(example.config):
         example.loss()  # with the parameters as they are
         loss = functools.partial(example.loss, first=example.first_reader(tensor.name))
         found[tensor.name] = complex_step(loss, values[tensor.name])
@@ -128,6 +158,8 @@ class Example:
         self.parameters = FlatBuffer(self.config, parameters)
         self.model = Transformer(self.config, parameters, ops)
         self.batch, targets_BTK = random_rows(self.config, 2, length, random)
+        if self.config.lora is not None and self.config.lora.dropout:
+            self.batch.seeds = random.integers(0, 2**31, self.batch.ids.shape).astype(np.int32)
         tokens, self.targets_R = self.batch.ids.size, targets_BTK.reshape(-1)
         weights_K = np.asarray(self.config.mtp_weights) / sum(self.config.mtp_weights) / tokens
         self.weights_R = np.tile(weights_K, tokens)
@@ -168,7 +200,8 @@ class Example:
         self.loss()
         buffers = self.model.buffers(*self.batch.ids.shape, training=True)
         self.ops.cross_entropy_backward(self.logit_rows(self.model.heads.logit_rows(buffers)))
-        gradients = np.zeros_like(self.parameters.array)
+        size = FlatBuffer.trained_elements(self.config)
+        gradients = np.zeros(size, self.parameters.array.dtype)
         self.model.backward(self.batch, buffers, model_weights(self.config, gradients))
         return FlatBuffer(self.config, gradients)
 

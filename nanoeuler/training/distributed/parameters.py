@@ -10,18 +10,24 @@ from nanoeuler.backend.records import Array
 from nanoeuler.errors import UserError
 from nanoeuler.model.config import ModelConfig, round_up
 from nanoeuler.model.families import family_of, make_blocks
-from nanoeuler.model.spec import block_matrices, storage_elements, tensor_table
+from nanoeuler.model.spec import (
+    block_matrices,
+    storage_elements,
+    tensor_table,
+    trained_part,
+    trained_table,
+)
 from nanoeuler.model.tensors import ALIGNMENT, Tensor
 from nanoeuler.training.distributed.group import Group, nothing_to_wait_for
 
 
 def cuts(config: ModelConfig, ranks: int) -> list[int]:
-    """Offsets of the ranks' parts and the end: `ranks` + 1, in elements.
+    """Offsets of the ranks' parts of what is trained, and the end: `ranks` + 1, in elements.
 
     The parts are about as long as each other. No matrix of a block is cut, since Muon needs it
     whole. Raises `UserError` where a rank would have none.
     """
-    total, matrices = storage_elements(tensor_table(config)), block_matrices(config)
+    total, matrices = storage_elements(trained_table(config)), block_matrices(config)
     found = [
         beside(matrices, total * rank // ranks // ALIGNMENT * ALIGNMENT) for rank in range(ranks)
     ] + [total]
@@ -45,22 +51,26 @@ class Buckets(NamedTuple):
 
 
 def buckets(config: ModelConfig) -> Buckets:
-    """The flat buffer cut by the order in which a backward pass completes gradients: heads and
-    final norm, the blocks from the last to the first, the embeddings."""
-    table = tensor_table(config)
+    """The flat buffer of gradients cut by the order in which a backward pass completes them: heads
+    and final norm, the blocks from the last to the first, the embeddings."""
+    table = trained_table(config)
     offsets = {tensor.name: tensor.offset for tensor in table}
-    blocks = [offsets[block.tensors()[0].name] for block in make_blocks(config)]
+    trained = [
+        [offsets[each.name] for each in block.tensors() if each.name in offsets]
+        for block in make_blocks(config)
+    ]
+    blocks = [(index, found[0]) for index, found in enumerate(trained) if found]
     total = storage_elements(table)
     pending: list[slice] = []
     late: list[slice] = []
     stop = total
-    if config.tied:  # the embedding is the first head, and gets its last gradient at the end
-        embedding = next(each for each in table if each.name == family_of(config).embedding)
+    embedding = next((each for each in table if each.name == family_of(config).embedding), None)
+    if config.tied and embedding:  # is the first head, and gets its last gradient at the end
         behind = round_up(embedding.stop, ALIGNMENT)
         pending, late = [slice(behind, total)], [slice(embedding.offset, behind)]
         stop = embedding.offset
     early: dict[int, list[slice]] = {}
-    for block, start in reversed(list(enumerate(blocks))):
+    for block, start in reversed(blocks):
         complete = [slice(start, stop), *pending]
         if sum(part.stop - part.start for part in complete) >= total / BUCKETS:
             early[block] = complete
@@ -100,13 +110,14 @@ class SharedParameters:
         early_sums: bool,
         rounded_sums: bool,
     ):
-        """`values`: all of them, a flat float32 buffer on the host.
+        """`values`: all of them, a flat float32 buffer on the host, of which those are shared that
+        are trained.
 
         `early_sums`: gradients are added up over the ranks while a backward pass is under way;
         `rounded_sums`: in bfloat16.
         """
         self.backend, self.group, self.rounded_sums = backend, group, rounded_sums
-        at_the_end = Buckets({}, [slice(0, len(values))])
+        at_the_end = Buckets({}, [slice(0, storage_elements(trained_table(config)))])
         self.buckets = buckets(config) if early_sums and group.size > 1 else at_the_end
         self.arriving: dict[int, Callable[[], None]] = {}
         """block index → wait for its weights"""
@@ -114,21 +125,28 @@ class SharedParameters:
         self.part = slice(self.cuts[group.rank], self.cuts[group.rank + 1])
         whole = backend.from_host(values)
         self.read = backend.working_copy(whole) if group.size > 1 else whole
-        """All parameters: for a model, and as the ranks send them."""
-        sharded = self.read is not whole
-        self.own = whole[self.part].copy() if sharded else whole[self.part]
+        """All parameters, for a model."""
+        self.trained = self.read[trained_part(config)]
+        """Those that are trained, as the ranks send them."""
+        sharded, trained = self.read is not whole, whole[trained_part(config)]
+        if sharded and config.lora is not None:
+            raise UserError(
+                "adapters are trained in bf16 by one GPU alone; set precision to fp32 or tf32, or "
+                "give one GPU"
+            )
+        self.own = trained[self.part].copy() if sharded else trained[self.part]
         """The float32 parameters that this rank updates."""
         self.vectors = Vectors(config, backend, self.cuts, group.rank, whole) if sharded else None
 
     def load(self, values: np.ndarray) -> None:
-        """Take over all parameters."""
-        whole = self.backend.from_host(values)
+        """Take over all parameters that are trained."""
+        trained = self.backend.from_host(values)
         if self.vectors:
-            self.own[...] = whole[self.part]
-            self.backend.refresh(self.read, whole)
-            self.vectors.load(whole)
+            self.own[...] = trained[self.part]
+            self.backend.refresh(self.read, trained)
+            self.vectors.load(trained)
         else:
-            self.read[...] = whole
+            self.trained[...] = trained
 
     def note_update(self) -> None:
         """Take note that `own` and, where it is a copy, this rank's part of `read` were updated."""
@@ -140,7 +158,7 @@ class SharedParameters:
     def send(self) -> None:
         """Begin to send the weights of the last update to all ranks, in the order in which a
         forward pass reads them."""
-        group, read = self.group, self.read
+        group, read = self.group, self.trained
         if group.size == 1:
             return
         vectors_arrived = self.vectors.begin_gather(group) if self.vectors else nothing_to_wait_for

@@ -11,7 +11,7 @@ from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import AdamWConstants, Array, FlatState, ParameterRun
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.families import family_of
-from nanoeuler.model.spec import tensor_table
+from nanoeuler.model.spec import trained_table
 from nanoeuler.model.tensors import Tensor
 
 
@@ -79,7 +79,7 @@ class Elementwise:
 def parameter_runs(
     config: ModelConfig, embedding_rate: float = 1.0, left_out: Collection[str] = ()
 ) -> list[ParameterRun]:
-    """The flat buffer as runs of tensors that are moved alike, but those `left_out`.
+    """What is trained as runs of tensors that are moved alike, but those `left_out`.
 
     Matrices decay, norms don't.
     """
@@ -92,7 +92,7 @@ def parameter_runs(
         return tensor.decay, embedding_rate if tensor.name == embedding else 1.0
 
     runs = []
-    for alike, group in itertools.groupby(tensor_table(config), treatment):
+    for alike, group in itertools.groupby(trained_table(config), treatment):
         tensors = list(group)
         if alike:
             runs.append(ParameterRun(slice(tensors[0].offset, tensors[-1].stop), *alike))

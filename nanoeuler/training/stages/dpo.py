@@ -24,6 +24,7 @@ from nanoeuler import log
 from nanoeuler.config.settings import Dpo
 from nanoeuler.config.stages import DPO
 from nanoeuler.errors import UserError
+from nanoeuler.model.adapters import adapted
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.likelihood import Share, in_order
 from nanoeuler.model.transformer import Transformer
@@ -55,7 +56,7 @@ def job(inputs: Inputs[Dpo], backend: "Backend", group: Group = ALONE) -> Job:
     assert inputs.parent is not None  # see `Stage.needs_parent`
     settings, seed = inputs.settings, config["seed"]
     model = ModelConfig.from_dict(config["model"])
-    model = replace(model, context=settings.context or model.context)
+    model = adapted(replace(model, context=settings.context or model.context), settings.lora)
     tokenizer = Tokenizer.load(tokenizer_path)
     parent = read_parent(inputs.parent, model, tokenizer, tokenizer_path)
     check_tokenizer(tokenizer, tokenizer_path, model, started=True)
@@ -137,13 +138,14 @@ def job(inputs: Inputs[Dpo], backend: "Backend", group: Group = ALONE) -> Job:
         backend=backend,
         group=group,
         prepare=prepare,
-        initial=lambda: parent.parameters,
+        initial=lambda: parent.start(model, seed),
         validate=lambda transformer: measure(
             transformer, held_out, objective, reference["tokens"], group.share
         ),
         score=lambda values: values["loss"],
         tokenizer_path=tokenizer_path,
         template=parent.template,
+        parent=inputs.parent,
         calculator=calculator,
         objective=objective,
         tuned=True,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from nanoeuler import log
 from nanoeuler.config.settings import Rl
 from nanoeuler.errors import UserError
+from nanoeuler.model.adapters import adapted
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.transformer import Transformer
 from nanoeuler.storage.files import sha256_file
@@ -44,7 +45,7 @@ def job(inputs: Inputs[Rl], backend: "Backend", group: Group = ALONE) -> Job:
     assert inputs.parent is not None  # see `Stage.needs_parent`
     settings, seed = inputs.settings, config["seed"]
     model = ModelConfig.from_dict(config["model"])
-    model = replace(model, context=settings.context or model.context)
+    model = adapted(replace(model, context=settings.context or model.context), settings.lora)
     tokenizer = Tokenizer.load(tokenizer_path)
     parent = read_parent(inputs.parent, model, tokenizer, tokenizer_path)
     check_tokenizer(tokenizer, tokenizer_path, model, started=True)
@@ -108,11 +109,12 @@ def job(inputs: Inputs[Rl], backend: "Backend", group: Group = ALONE) -> Job:
         backend=backend,
         group=group,
         prepare=prepare,
-        initial=lambda: parent.parameters,
+        initial=lambda: parent.start(model, seed),
         validate=lambda transformer: sampler.measure(transformer, held_out),
         score=lambda values: 0.0 - values["reward"],
         tokenizer_path=tokenizer_path,
         template=parent.template,
+        parent=inputs.parent,
         calculator=parent.calculator,
         objective=PolicyGradient(),
         memory=stream,

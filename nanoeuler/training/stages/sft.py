@@ -15,6 +15,7 @@ import numpy as np
 from nanoeuler import log
 from nanoeuler.config.settings import Sft
 from nanoeuler.errors import UserError
+from nanoeuler.model.adapters import adapted
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.likelihood import Share, in_order
@@ -42,7 +43,7 @@ def job(inputs: Inputs[Sft], backend: "Backend", group: Group = ALONE) -> Job:
     config, tokenizer_path = inputs.config, inputs.tokenizer
     settings, seed = inputs.settings, config["seed"]
     model = ModelConfig.from_dict(config["model"])
-    model = replace(model, context=settings.context or model.context)
+    model = adapted(replace(model, context=settings.context or model.context), settings.lora)
     tokenizer = Tokenizer.load(tokenizer_path)
     given = inputs.parent
     parent = read_parent(given, model, tokenizer, tokenizer_path) if given else None
@@ -95,11 +96,12 @@ def job(inputs: Inputs[Sft], backend: "Backend", group: Group = ALONE) -> Job:
         schedule=Schedule.of(settings, steps),
         backend=backend,
         group=group,
-        initial=lambda: parent.parameters if parent else initial_parameters(model, seed),
+        initial=lambda: parent.start(model, seed) if parent else initial_parameters(model, seed),
         validate=lambda transformer: {"loss": response_loss(transformer, validation, group.share)},
         score=lambda values: values["loss"],
         tokenizer_path=tokenizer_path,
         template=settings.template,
+        parent=given,
         calculator=calculator,
         tuned=parent is not None,
         patience=settings.patience,
