@@ -105,11 +105,3 @@ def test_what_cannot_be_had_is_one_sentence(make_model, tmp_path, command):
     assert (status, "its weights are int8 already" in said) == (1, True)
     status, _, said = command("quantize", folder, small, "--to", "int4")
     assert (status, "holds files already" in said) == (1, True)
-
-
-def test_every_command_that_uses_a_model_takes_the_option(make_model, command):
-    folder = make_model({})
-    for command_words in (["generate", folder, "The hill", "--max-tokens", 4],):
-        status, out, said = command(*command_words, "--quantize", "int4", "--device", "cpu")
-        assert status == 0, said
-        assert out

@@ -396,3 +396,12 @@ def test_many_clients_at_once_get_their_own_replies(server, base):
         sampling = Sampling(temperature=1.0, top_p=1.0, seed=seed)
         ids = base.writer.frame(prompt)
         assert got[seed] == "".join(base.writer.stream(ids, sampling, 20 + seed))
+
+
+def test_a_model_is_served_in_eight_bits(tuned_folder, tmp_path):
+    (tmp_path / "tuned").symlink_to(tuned_folder)
+    with ServerProcess(tmp_path, tmp_path / "tuned", "--quantize", "int8") as server:
+        asked = {"model": "tuned", "messages": [{"role": "user", "content": "Count."}]}
+        reply = server.post(CHAT, asked | {"temperature": 0}).json()
+    assert reply["choices"][0]["message"]["content"] == "one two three four five six seven"
+    assert "parameters in int8, stage sft" in server.log

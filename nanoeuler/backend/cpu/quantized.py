@@ -32,7 +32,7 @@ from nanoeuler.backend.cpu.simd import (
     vector_constant,
     vector_pointer,
 )
-from nanoeuler.backend.cpu.vectors import row_of
+from nanoeuler.backend.cpu.vectors import prefetch, row_of
 from nanoeuler.backend.quantized import BLOCK, Quantized
 from nanoeuler.system.compiling import compiled
 
@@ -53,8 +53,12 @@ HAS_PAIR_SUMS = bool(llvm.get_host_cpu_features().get("avx2"))
 LARGEST = np.float32(32767)
 SMALLEST = np.float32(1e-30)
 """A block without larger numbers counts as zeros."""
+CACHE_LINE = 64
 WEIGHT_ROWS = 16
 """Rows of a matrix that are read together: they stay in the first-level cache for all tokens."""
+AHEAD = 2048
+"""Bytes in front of what is read that the processor is asked to fetch: rows are short, and those of
+the next matrix lie behind the last one's."""
 TILE = 1 << 18
 """Numbers of a matrix that are made floats at once, for BLAS: they stay in the second-level cache.
 """
@@ -404,8 +408,8 @@ def make_dots(tokens: int, rows: int) -> Callable[..., None]:
     return dots
 
 
-one_dot, row_dots, four_dots, eight_dots = (
-    make_dots(*shape) for shape in ((1, 1), (1, 4), (2, 2), (4, 2))
+one_dot, two_dots, four_dots, eight_dots = (
+    make_dots(*shape) for shape in ((1, 1), (1, 2), (2, 2), (4, 2))
 )
 
 
@@ -416,25 +420,27 @@ def products(codes_OC, scales_OB, x_NI, rounded, out_NO):
     A row's output does not depend on how many rows there are.
     """
     round_rows(x_NI, rounded)
-    outputs, N = len(codes_OC), len(x_NI)
-    out = out_NO.reshape(-1)
+    outputs, row_bytes, N = len(codes_OC), codes_OC.shape[1], len(x_NI)
+    codes, out = codes_OC.reshape(-1), out_NO.reshape(-1)
     for first in range(0, outputs, WEIGHT_ROWS):
         stop = min(first + WEIGHT_ROWS, outputs)
+        even = stop - stop % 2
         n = 0
         while n < N:
-            at = n * outputs
-            if n + 4 <= N and stop % 2 == 0:
-                for o in range(first, stop, 2):
+            at, tokens = n * outputs, 4 if n + 4 <= N else 2 if n + 2 <= N else 1
+            for o in range(first, even, 2):
+                if n == 0:
+                    soon = o * row_bytes + AHEAD
+                    for line in range(soon, soon + 2 * row_bytes, CACHE_LINE):
+                        prefetch(codes, line)
+                if tokens == 4:
                     eight_dots(codes_OC, scales_OB, o, rounded, n, out, at + o, outputs)
-                n += 4
-            elif n + 2 <= N and stop % 2 == 0:
-                for o in range(first, stop, 2):
+                elif tokens == 2:
                     four_dots(codes_OC, scales_OB, o, rounded, n, out, at + o, outputs)
-                n += 2
-            else:
-                whole = first + (stop - first) // 4 * 4
-                for o in range(first, whole, 4):
-                    row_dots(codes_OC, scales_OB, o, rounded, n, out, at + o, outputs)
-                for o in range(whole, stop):
-                    one_dot(codes_OC, scales_OB, o, rounded, n, out, at + o, outputs)
-                n += 1
+                else:
+                    two_dots(codes_OC, scales_OB, o, rounded, n, out, at + o, outputs)
+            if even < stop:
+                for t in range(tokens):
+                    place = at + t * outputs + even
+                    one_dot(codes_OC, scales_OB, even, rounded, n + t, out, place, outputs)
+            n += tokens
