@@ -37,7 +37,7 @@ def register(subparsers: Subparsers) -> None:
 
     parser = subparsers.add_parser(
         "import",
-        help="take a Llama-class model or a GPT-2 from Hugging Face's folder, or PEFT's adapters",
+        help="take a Llama-class model or a GPT-2 from Hugging Face's folder",
         description="Read a folder of Hugging Face's with a Llama-class model or a GPT-2 in "
         "safetensors, and write a model folder, which can be evaluated, chatted with and trained "
         "further. With --base, read PEFT's folder of adapters (LoRA), and merge them into the "

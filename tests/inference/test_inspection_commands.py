@@ -179,6 +179,22 @@ def test_info_of_a_config_file(command, tmp_path):
     assert "11,010,304" in out
 
 
+def test_info_counts_the_memory_of_adapters(command, tmp_path):
+    given = {"model": {"preset": "small"}, "sft": {"lora": {"rank": 4}}, "dpo": {}}
+    status, out, _ = command("info", "--config", json.dumps(given), "--device", "cpu", "--json")
+    assert status == 0
+    found = json.loads(out)
+    assert "memory_of_dpo" not in found
+    whole, adapting = found["memory"], found["memory_of_sft"]
+    assert adapting["gradients"] < whole["gradients"] / 10
+    assert adapting["moments"] == 2 * adapting["gradients"]
+    assert adapting["weights"] == whole["weights"] + adapting["gradients"]
+    assert adapting["activations"] > whole["activations"]
+    _, out, _ = command("info", "--config", json.dumps(given), "--device", "cpu")
+    assert out.count("gradients") == 2
+    assert "\nmemory of sft\n" in out
+
+
 def test_info_alone_lists_the_presets_and_the_machine(command):
     status, out, _ = command("info")
     assert status == 0

@@ -13,8 +13,10 @@ from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.cli import main
 from nanoeuler.cli import planning as plan_text
 from nanoeuler.config import load
+from nanoeuler.config.stages import SFT
 from nanoeuler.corpus.sources.gutenberg import SOURCE as GUTENBERG
 from nanoeuler.errors import UserError
+from nanoeuler.model.spec import trained_table
 from nanoeuler.planning import data
 from nanoeuler.planning import plan as planning
 from nanoeuler.planning import speed as planned_speed
@@ -60,6 +62,20 @@ def test_a_local_file_counts_as_large_as_it_is(tmp_path):
     assert plan.stages["sft"].tokens == pytest.approx(3 * 0.98 * 1.2e6 / of_a_token)
     shard.unlink()
     assert planning.make_plan(config, ReferenceBackend()).text_bytes > 1e9
+
+
+def test_a_stage_that_trains_adapters_needs_no_memory_for_what_is_frozen():
+    config, whole = plan_of("base")
+    adapting, plan = plan_of("base", "sft.lora.rank=8")
+    assert plan.memory == whole.memory, "that of pretraining"
+    before, after = (
+        planning.training_memory(each, SFT, ReferenceBackend()) for each in (config, adapting)
+    )
+    trained = sum(tensor.size for tensor in trained_table(planning.trained_form(adapting, SFT)))
+    assert trained < whole.parameters / 50
+    # gradients, two moments, all of these and the weights once more for a checkpoint, and the best
+    assert before - after == pytest.approx(4 * 7 * (whole.parameters - trained), rel=0.05)
+    assert plan.results_disk < whole.results_disk - 2 * 4 * whole.parameters
 
 
 def test_the_steps_of_a_shallower_model_cost_less():

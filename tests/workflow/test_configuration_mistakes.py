@@ -105,6 +105,22 @@ MISTAKES = {
         {"added": "  grow_at: [245]"},
         r"line 9: pretrain.grow_at is \[245\], but training has 245 steps; .*",
     ),
+    "adapters of a rank above the width": (
+        {"added": "sft: {lora: {rank: 129}}"},
+        r"line 9: sft.lora.rank is 129, above model.dim = 128, .*; lower it",
+    ),
+    "adapters of no rank": (
+        {"added": "sft: {lora: {rank: 0}}"},
+        r"line 9: sft.lora.rank must be a whole number of at least 1, not 0",
+    ),
+    "adapters that drop everything": (
+        {"added": "dpo: {lora: {dropout: 1.0}}"},
+        r"line 9: dpo.lora.dropout must be a number of at least 0 and below 1, not 1.0 .*",
+    ),
+    "adapters of matrices that another family has": (
+        {"added": "sft: {lora: {targets: [c_attn]}}"},
+        r"line 9: sft.lora.targets has 'c_attn', and the blocks of this model have q_proj, .*",
+    ),
     "a book that is not listed": (
         {"added": "corpus: {books: [84, 5]}"},
         r"corpus.books names book 5, which the sources file does not list; add it there",
