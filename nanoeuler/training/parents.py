@@ -37,11 +37,15 @@ class Parent:
     parameters: np.ndarray
     fingerprint: str  # sha256 of the weights' file
     description: dict[str, Any]  # of the model in its folder; empty for a checkpoint
+    started: bool = False  # from the parameters, in whose very memory an engine may train
 
     def start(self, model: ModelConfig, seed: int) -> np.ndarray:
-        """The parameters, and fresh adapters if `model` has any."""
+        """The parameters as they were read, and fresh adapters if `model` has any."""
         if model.lora is not None:
             draw(FlatBuffer(model, self.parameters[trained_part(model)]), model, seed)
+        elif self.started:
+            self.parameters[...] = read_parameters(self.folder, model)
+        self.started = True
         return self.parameters
 
     @property

@@ -83,8 +83,7 @@ def test_adapters_resume_to_the_bit_after_kill_9(adapting, tuned, stage):
     assert adapting.weights(stage) == whole
 
 
-def test_a_start_that_is_made_again_has_the_same_adapters(tuned):
-    """Also where the engine trains in the very memory of the parent."""
+def test_a_start_that_is_made_again_is_the_same_although_an_engine_trained_in_its_memory(tuned):
     saved = load_model(tuned)
     model = adapted(saved.config, Lora(rank=4))
     parent = Parent(tuned, read_parameters(tuned, model), "", {})
@@ -97,6 +96,9 @@ def test_a_start_that_is_made_again_has_the_same_adapters(tuned):
         buffer[name][...] = 7
     assert np.array_equal(parent.start(model, 3), first)
     assert not np.array_equal(parent.start(model, 4), first)
+    whole = Parent(tuned, saved.parameters.copy(), "", {})
+    whole.start(saved.config, 3)[:] = 7
+    assert np.array_equal(whole.start(saved.config, 3), saved.parameters)
 
 
 def test_ranks_share_the_adapters(adapting, tuned):

@@ -126,7 +126,9 @@ def job(inputs: Inputs[Pretrain], backend: "Backend", group: Group = ALONE) -> J
         backend=backend,
         group=group,
         initial=lambda: (
-            parent.parameters if parent else initial_parameters(first, seed, settings.embedding_std)
+            parent.start(first, seed)
+            if parent
+            else initial_parameters(first, seed, settings.embedding_std)
         ),
         grow_at=settings.grow_at,
         validate=validate,
