@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.config import LATER, ModelConfig
 from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.spec import head_name
 
@@ -231,7 +231,9 @@ class PyTorchModel(nn.Module):
 
 
 def make_model(config: ModelConfig, parameters: np.ndarray, packed: bool = True) -> nn.Module:
-    """The peer of a model of `config`."""
+    """The peer of a model of `config`, which must have none of the later fields."""
+    if later := sorted(set(LATER) & config.to_dict().keys()):
+        raise SystemExit(f"the peer in PyTorch does not compute model.{', model.'.join(later)}")
     if config.family == "gpt2":
         from pytorch_gpt2 import PyTorchGpt2
 

@@ -223,6 +223,10 @@ class Primitives(ABC):
     # ---- embedding
 
     @abstractmethod
+    def scale(self, x_ND: Array, factor: float) -> None:
+        """x = factor · x, of the residual stream or its gradient."""
+
+    @abstractmethod
     def embedding(self, ids_N: Array, table_VD: Array, out_ND: Array) -> None:
         """out[n] = table[ids[n]]"""
 
@@ -341,6 +345,16 @@ class Primitives(ABC):
     def write_cache(self, cache_BSGE: Array, new_BTGE: Array, offset_B: Array) -> None:
         """cache[b, offset[b] + i] = new[b, i]; what would lie past the end is dropped."""
 
+    @abstractmethod
+    def window_starts(
+        self, starts_BT: Array, offset_B: Array, window: int, last: int, out_BT: Array
+    ) -> None:
+        """The first slot that each token sees through a sliding window, in its document.
+
+        out[b, i] = max(starts[b, i], offset[b] + i − window + 1), and at most `last`, the last slot
+        that there is.
+        """
+
     # ---- SwiGLU
 
     @abstractmethod
@@ -360,6 +374,21 @@ class Primitives(ABC):
         """Gradients of `swiglu`; with `out`, the output is recomputed.
 
         dgate may be the array of gate, dup that of up, and out that of dout.
+        """
+
+    # ---- GEGLU
+
+    @abstractmethod
+    def geglu(self, gate_NF: Array, up_NF: Array, out_NF: Array) -> None:
+        """out = gelu(gate) · up"""
+
+    @abstractmethod
+    def geglu_backward(
+        self, dout_NF: Array, gate_NF: Array, up_NF: Array, dgate_NF: Array, dup_NF: Array
+    ) -> None:
+        """Gradients of `geglu`, whose output takes the place of dout.
+
+        dgate may be the array of gate, and dup that of up.
         """
 
     # ---- GELU

@@ -244,6 +244,10 @@ class AttentionForm(BlockForm):
     key: slice
     value: slice
     qk_norm: str = "none"  # RMSNorm of each head of q and k before the rotation: rms, weighted
+    qkv_bias: bool = False  # the packed product has a bias
+    window: int = 0  # a token sees itself and window − 1 tokens before it; 0: its whole document
+    rotates: bool = True  # with rotary positions
+    post_norm: bool = False  # behind the block's last product
 
 
 @dataclass(frozen=True)
@@ -259,6 +263,8 @@ class SwigluForm(BlockForm):
     columns: int  # of the packed product gate, up, padding included
     gate: slice
     up: slice
+    gelu: bool = False  # GEGLU
+    post_norm: bool = False  # behind the block's last product
 
 
 @dataclass(frozen=True)
@@ -277,9 +283,10 @@ class AttentionWeights:
     output: Array  # (D, H·E)
     query_norm: Array | None = None  # (E,) with the variant qk_norm: weighted
     key_norm: Array | None = None
-    norm_bias: Array | None = None  # these three of a BiasedAttentionForm
-    query_key_value_bias: Array | None = None
+    query_key_value_bias: Array | None = None  # (columns,) with the variant qkv_bias
+    norm_bias: Array | None = None  # these two, and the one before, of a BiasedAttentionForm
     output_bias: Array | None = None
+    post_norm: Array | None = None  # (D,) with the variant
 
 
 @dataclass
@@ -289,6 +296,7 @@ class SwigluWeights:
     norm: Array  # (D,)
     gate_up: Array  # (columns, D)
     down: Array  # (D, F)
+    post_norm: Array | None = None  # (D,) with the variant
 
 
 @dataclass

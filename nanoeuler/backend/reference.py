@@ -124,6 +124,9 @@ class ReferenceBackend(Backend):
 
     # ---- embedding:  out_n = table[ids_n]
 
+    def scale(self, x_ND: Array, factor: float) -> None:
+        x_ND *= factor
+
     def embedding(self, ids_N: Array, table_VD: Array | Quantized, out_ND: Array) -> None:
         # ids are checked where they enter; "clip" writes without a copy
         if isinstance(table_VD, Quantized):
@@ -283,6 +286,12 @@ class ReferenceBackend(Backend):
         for cache, new, offset in zip(cache_BSGE, new_BTGE, offset_B.tolist(), strict=True):
             cache[offset : offset + len(new)] = new[: max(0, len(cache) - offset)]
 
+    def window_starts(
+        self, starts_BT: Array, offset_B: Array, window: int, last: int, out_BT: Array
+    ) -> None:
+        slots_BT = offset_B[:, None] + np.arange(starts_BT.shape[1])
+        np.minimum(np.maximum(starts_BT, slots_BT - window + 1), last, out=out_BT, casting="unsafe")
+
     def attention_backward(
         self,
         saved: AttentionArrays,
@@ -299,6 +308,7 @@ class ReferenceBackend(Backend):
         takes the sum, which is exact for a single key.
         """
         no_offset = np.zeros(len(starts_BT), np.int32)
+        gradients.key[...] = gradients.value[...] = 0
         for row, queries, keys, position in documents(starts_BT, no_offset):
             key = saved.key[row, keys].transpose(1, 0, 2)
             value = saved.value[row, keys].transpose(1, 0, 2)
@@ -313,11 +323,11 @@ class ReferenceBackend(Backend):
             dscores *= 1 / math.sqrt(query.shape[-1])
             gradients.query[row, queries] = by_head(dscores @ key[:, None]).transpose(1, 0, 2)
             # a key/value head serves H/G query heads: the product over all of their queries adds
-            # their gradients up
+            # their gradients up; and through a sliding window several runs see a key
             dkey = stacked(dscores).swapaxes(-1, -2) @ stacked(query)
             dvalue = stacked(probabilities).swapaxes(-1, -2) @ stacked(dout)
-            gradients.key[row, keys] = dkey.transpose(1, 0, 2)
-            gradients.value[row, keys] = dvalue.transpose(1, 0, 2)
+            gradients.key[row, keys] += dkey.transpose(1, 0, 2)
+            gradients.value[row, keys] += dvalue.transpose(1, 0, 2)
         if rotation:
             for gradient in (gradients.query, gradients.key):
                 self.rope(gradient.reshape(-1, *gradient.shape[2:]), *rotation, inverse=True)
@@ -374,6 +384,23 @@ class ReferenceBackend(Backend):
         if out_NF is not None:
             np.multiply(x_NF, sigma, out=out_NF)
         dx_NF[...] = slope
+
+    # ---- GEGLU (Shazeer 2020, eq. 6):  out = gelu(gate) · up
+
+    def geglu(self, gate_NF: Array, up_NF: Array, out_NF: Array) -> None:
+        self.gelu(gate_NF, out_NF)
+        out_NF *= up_NF
+
+    def geglu_backward(
+        self, dout_NF: Array, gate_NF: Array, up_NF: Array, dgate_NF: Array, dup_NF: Array
+    ) -> None:
+        """dup = dout · gelu(gate),  dgate = dout · up · gelu′(gate)"""
+        dgelu, gelu = dout_NF * up_NF, np.empty_like(dout_NF)
+        self.gelu_backward(dgelu, gate_NF, dgelu, gelu)
+        dup = dout_NF * gelu
+        np.multiply(gelu, up_NF, out=dout_NF)
+        dgate_NF[...] = dgelu
+        dup_NF[...] = dup
 
     # ---- ReLU² (So et al. 2021, section 3.1):  out = max(x, 0)²
 

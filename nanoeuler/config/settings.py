@@ -516,10 +516,36 @@ class Model(Section):
         "with one (weighted); left out, none",
         optional=True,
     )
-    activation: Literal["swiglu", "relu2"] = key(
-        "of the MLP: swiglu, or relu2 (max(x, 0)², without a gate) of the Llama family; left out, "
-        "swiglu",
+    activation: Literal["swiglu", "geglu", "relu2"] = key(
+        "of the MLP of the Llama family: swiglu, geglu (its gate has GELU), or relu2 (max(x, 0)², "
+        "without a gate); left out, swiglu",
         optional=True,
+    )
+    qkv_bias: bool = key(
+        "the products of queries, keys and values have biases, as in Qwen2; left out, false",
+        optional=True,
+    )
+    windows: list[Annotated[int, Ge(0)]] = key(
+        "sliding windows of the layers' attention, over and over: tokens that a token sees, itself "
+        "among them, or 0 for all before it; left out, 0",
+        optional=True,
+    )
+    rope_layers: list[Literal[0, 1]] = key(
+        "1 for each layer with rotary positions, 0 for each without, over and over; left out, 1",
+        optional=True,
+    )
+    window_rope_theta: float = key(
+        "base of the rotary frequencies in layers with a window, which are never scaled; left out, "
+        "as in the other layers",
+        optional=True,
+        ge=0,
+    )
+    post_norms: bool = key(
+        "a norm behind each block, too: x + norm(f(norm(x))), as in Gemma; left out, false",
+        optional=True,
+    )
+    embedding_scale: float = key(
+        "factor of the embeddings where they enter the stream; left out, 1", optional=True, gt=0
     )
     norm_epsilon: float = key("epsilon of the norms", optional=True, gt=0)
     rope_theta: float = key("base of the rotary frequencies", optional=True, gt=1)

@@ -16,7 +16,7 @@ from nanoeuler.inference.sampling import Sampling
 from nanoeuler.interchange.plain_model import PlainModel, cast, plain_config, plain_model
 from nanoeuler.model.config import ModelConfig, round_up
 from nanoeuler.model.families import FAMILIES
-from nanoeuler.model.files import SavedModel, quantized
+from nanoeuler.model.files import SavedModel, quantized, transformers_type
 from nanoeuler.model.rope_scaling import Linear, Llama3, Yarn
 from nanoeuler.model.rotary import rope_scale
 from nanoeuler.model.spec import tensor_table
@@ -36,6 +36,10 @@ FILE_TYPES = {
 }
 SCHEMES = {"q8_0": "int8", "q4_0": "int4"}
 """What the model is in memory that has these numbers."""
+NEIGHBOURS = "llama", "smollm3"
+"""Architectures in which neighbouring elements are turned."""
+SMOLLM3_LAYERS = 1, 1, 1, 0
+"""Which layers have rotary positions in llama.cpp's architecture "smollm3"."""
 
 
 def write_gguf(folder: Path, saved: SavedModel, dtype: str) -> None:
@@ -50,7 +54,10 @@ def write_gguf(folder: Path, saved: SavedModel, dtype: str) -> None:
             "GGUF files are written by the package gguf, which is not installed; install it with "
             "make install EXTRAS=gguf, or pip install 'nanoeuler[gguf]'"
         ) from error
+    if saved.config.post_norms:
+        raise UserError("--format gguf: Gemma's form is not written yet; use --format hf")
     plain = in_codes(saved, SCHEMES[dtype]) if dtype in SCHEMES else plain_model(saved)
+    require_known_layers(plain.config)
     require_known_scaling(plain.config)
     vocabulary = tokenizer_json.read_unchecked(saved.tokenizer_path)
     with atomic_folder(folder) as temporary:
@@ -75,7 +82,21 @@ def architecture_of(config: ModelConfig) -> str:
     """The name of llama.cpp's code that computes a model of these fields."""
     if config.family == "gpt2":
         return "gpt2"
-    return "llama" if config.qk_norm == "none" else "qwen3"
+    known = transformers_type(config)
+    return "llama" if known in (None, "mistral") else known
+
+
+def require_known_layers(c: ModelConfig) -> None:
+    """Refuse layers that llama.cpp would compute otherwise."""
+    if any(c.layer_kind(layer)[0] for layer in range(c.layers)):
+        field, reason = "windows", "llama.cpp computes attention without a window"
+    elif c.rope_layers and c.rope_layers != SMOLLM3_LAYERS:
+        field, reason = "rope_layers", f"llama.cpp knows {list(SMOLLM3_LAYERS)} alone"
+    else:
+        return
+    raise UserError(
+        f"--format gguf: model.{field} is {list(getattr(c, field))}, but {reason}; use --format hf"
+    )
 
 
 def require_known_scaling(c: ModelConfig) -> None:
@@ -180,7 +201,7 @@ def add_tensors(
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[architecture.upper()], c.layers)
     transposed = {row.name for row in tensor_table(c) if row.transposed}
     for name, stored in plain.tensors.items():
-        turns = architecture == "llama" and name.endswith(("q_proj.weight", "k_proj.weight"))
+        turns = architecture in NEIGHBOURS and name.endswith(("q_proj.weight", "k_proj.weight"))
         if isinstance(stored, Quantized):
             scales = stored.scales.view(np.uint8).reshape(*stored.scales.shape, 2)
             codes = stored.codes.view(np.uint8).reshape(*stored.scales.shape, -1)

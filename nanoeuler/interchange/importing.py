@@ -4,8 +4,10 @@ Settings under which transformers would compute something else than this project
 by name.
 """
 
+import math
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,14 +19,17 @@ from nanoeuler import log
 from nanoeuler.config.yaml_file import front_matter
 from nanoeuler.errors import UserError, brief
 from nanoeuler.interchange.exporting import require_new
+from nanoeuler.interchange.plain_model import NORM
 from nanoeuler.model.adapters import ADAPTER_CONFIG
 from nanoeuler.model.companions import CARD, TOKENIZER_CONFIG
 from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.families import family_of
 from nanoeuler.model.files import CONFIG, MOST_CONFIG, TOKENIZER, WEIGHTS, SavedModel, save_model
 from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.rope_scaling import read_rope_scaling
+from nanoeuler.model.spec import head_name
 from nanoeuler.model.template import TEMPLATES, chat_template
-from nanoeuler.model.weights_file import TYPES, read_header, read_values, require_size
+from nanoeuler.model.weights_file import FLOATS, read_header, read_values, require_size
 from nanoeuler.storage.files import read_bounded, read_json, sha256_file
 from nanoeuler.tokenizer import gpt2_files
 from nanoeuler.tokenizer.gpt2_files import HUGGING_FACE
@@ -33,14 +38,17 @@ from nanoeuler.tokenizer.tokenizer_json import Reader, write_framed
 from nanoeuler.tokenizer.vocabulary import Vocabulary
 
 INDEX = f"{WEIGHTS}.index.json"
-GPT2 = "GPT2LMHeadModel"
-ARCHITECTURES = {
-    "LlamaForCausalLM": "none",
-    "MistralForCausalLM": "none",
-    "Qwen3ForCausalLM": "weighted",
-    GPT2: "none",
+GPT2, GEMMA3 = "GPT2LMHeadModel", "Gemma3ForCausalLM"
+ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "LlamaForCausalLM": {},
+    "MistralForCausalLM": {},
+    "Qwen2ForCausalLM": {"qkv_bias": True},
+    "Qwen3ForCausalLM": {"qk_norm": "weighted"},
+    "SmolLM3ForCausalLM": {},
+    GEMMA3: {"qk_norm": "weighted", "activation": "geglu", "post_norms": True},
+    GPT2: {},
 }
-"""Class in transformers → its QK-norm."""
+"""Class in transformers → fields that its models have without saying so."""
 FIELDS = {
     "vocab_size": "vocab_size",
     "dim": "hidden_size",
@@ -74,6 +82,17 @@ GPT2_ONLY: dict[str, tuple[Any, ...]] = {
     "quantization_config": (),
 }
 """Keys of a GPT-2's config, likewise."""
+GEMMA3_ONLY: dict[str, tuple[Any, ...]] = {
+    "hidden_activation": ("gelu_pytorch_tanh",),
+    "attention_bias": (False,),
+    "attn_logit_softcapping": (),
+    "final_logit_softcapping": (),
+    "use_bidirectional_attention": (False,),
+    "quantization_config": (),
+}
+"""Keys of a Gemma 3's config, likewise."""
+SETTINGS = {GPT2: GPT2_ONLY, GEMMA3: GEMMA3_ONLY}
+"""By architecture; ONLY for the others."""
 COMPUTED = ("rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")
 """Ends of the names of tensors that follow from the config: frequencies and causal masks."""
 ORIGINAL = "original_max_position_embeddings"
@@ -81,11 +100,43 @@ ORIGINAL = "original_max_position_embeddings"
 CHAT_TEMPLATE = "chat_template.jinja"
 DEFAULTS: dict[str, dict[str, Any]] = {
     "MistralForCausalLM": {"num_key_value_heads": 8, "sliding_window": 4096},
-    "Qwen3ForCausalLM": {"num_key_value_heads": 32, "head_dim": 128, "sliding_window": 4096},
+    "Qwen2ForCausalLM": {
+        "num_key_value_heads": 32,
+        "sliding_window": 4096,
+        "max_window_layers": 28,
+    },
+    "Qwen3ForCausalLM": {
+        "num_key_value_heads": 32,
+        "head_dim": 128,
+        "sliding_window": 4096,
+        "max_window_layers": 28,
+    },
+    "SmolLM3ForCausalLM": {
+        "num_key_value_heads": 4,
+        "no_rope_layer_interval": 4,
+        "rope_theta": 2_000_000.0,
+        "tie_word_embeddings": True,
+    },
+    GEMMA3: {
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "rope_theta": 1_000_000.0,
+        "rope_local_base_freq": 10_000.0,
+        "query_pre_attn_scalar": 256,
+        "sliding_window": 4096,
+        "sliding_window_pattern": 6,
+        "tie_word_embeddings": True,
+    },
 }
 """transformers' values for keys that are left out, where they differ from our defaults. (A null
 differs again: no window, or as many key heads as query heads.)
 """
+SLIDES = "use_sliding_window"
+"""Without it, classes but Mistral's and Gemma's leave `sliding_window` alone."""
+INTERVALS = ("no_rope_layer_interval", "sliding_window_pattern")
+"""Keys that say the how-many-th layers are of another kind."""
+LAYER_TYPES = {"full_attention": False, "sliding_attention": True}
+"""Name of a layer's attention → has it the window?"""
 SENTENCEPIECE = "tokenizer.model"
 MOST_TEMPLATE, MOST_SETTINGS = 1_000_000, 10_000_000
 """Bytes of a chat template, and of tokenizer_config.json."""
@@ -104,7 +155,9 @@ def import_folder(folder: Path, output: Path, template: str | None = None) -> Sa
     vocabulary = read_vocabulary(folder, config, keys)
     files = weight_files(folder)
     parameters = read_weights(folder, files, config)
-    begin_with_end(config, parameters, keys.get("bos_token_id"), vocabulary.end_id)
+    begin = keys.get("bos_token_id")
+    if begin is not None and begin != vocabulary.end_id:
+        config, parameters = begin_with_end(config, parameters, begin, vocabulary.end_id)
     template = template or find_template(folder)
     hashes = {path.name: sha256_file(path) for path in files}
     name = folder.resolve().name
@@ -185,17 +238,17 @@ def llama_fields(path: Path, keys: Mapping[str, Any], architecture: str) -> dict
     """The other fields of a model of the Llama family."""
     return {
         "kv_heads": keys.get("num_key_value_heads") or keys["num_attention_heads"],
-        "context": bounded_context(path, keys, architecture),
         "head_size": keys.get("head_dim") or 0,
         "norm_epsilon": keys.get("rms_norm_eps", 1e-6),
-        **rotary_fields(path, keys),
+        **(gemma_fields if architecture == GEMMA3 else rotary_fields)(path, keys),
+        **layer_fields(path, keys, architecture),
         "tied": keys.get("tie_word_embeddings") or False,
-        "qk_norm": ARCHITECTURES[architecture],
+        **ARCHITECTURES[architecture],
     }
 
 
 def check_settings(path: Path, keys: Mapping[str, Any], architecture: str) -> None:
-    for key, allowed in (GPT2_ONLY if architecture == GPT2 else ONLY).items():
+    for key, allowed in SETTINGS.get(architecture, ONLY).items():
         value = keys.get(key)
         if value is not None and value not in allowed:
             raise UserError(
@@ -204,23 +257,80 @@ def check_settings(path: Path, keys: Mapping[str, Any], architecture: str) -> No
             )
 
 
-def bounded_context(path: Path, keys: Mapping[str, Any], architecture: str) -> int:
-    """The most tokens that a text may have. Where attention slides over a window, those of the
-    window: up to there it is attention to all tokens before, which a nanoeuler model has."""
-    context = int(keys["max_position_embeddings"])
-    slides = architecture == "MistralForCausalLM" or keys.get("use_sliding_window")
-    window = keys.get("sliding_window") if slides else None
-    if window is None:
-        return context
+def layer_fields(path: Path, keys: Mapping[str, Any], architecture: str) -> dict[str, Any]:
+    """Which layers have rotary positions, and which a sliding window."""
+    layers = range(keys["num_hidden_layers"])
+    rope_layers = [1 for _ in layers]
+    for key in {*INTERVALS, "max_window_layers"} & keys.keys():
+        if type(keys[key]) is not int or keys[key] < (key in INTERVALS):
+            raise UserError(f"{path}: {key} is {brief(keys[key])}, which is no number of layers")
+    if architecture == "SmolLM3ForCausalLM":
+        usual = [int((layer + 1) % keys["no_rope_layer_interval"] != 0) for layer in layers]
+        rope_layers = list_of_layers(path, keys, "no_rope_layers", (0, 1)) or usual
+    window = keys.get("sliding_window")
+    match architecture:
+        case "MistralForCausalLM":
+            sliding = [True for _ in layers]
+        case "SmolLM3ForCausalLM":
+            sliding = [not rotates for rotates in rope_layers]
+        case "Qwen2ForCausalLM" | "Qwen3ForCausalLM":
+            sliding = [layer >= keys["max_window_layers"] for layer in layers]
+        case "Gemma3ForCausalLM":
+            sliding = [(layer + 1) % keys["sliding_window_pattern"] != 0 for layer in layers]
+        case _:
+            window = None
+    always = architecture in ("MistralForCausalLM", GEMMA3)
+    if window is None or not (always or keys.get(SLIDES)):
+        return {"rope_layers": rope_layers}
     if type(window) is not int or window < 1:
         raise UserError(f"{path}: sliding_window is {brief(window)}, which is no number of tokens")
-    if window < context:
-        log.line(
-            "context",
-            f"{window:,} tokens, the sliding window of the model's attention: a longer text, which "
-            f"it takes up to {context:,} tokens of, would be read otherwise here",
+    if architecture != "MistralForCausalLM":
+        named = list_of_layers(path, keys, "layer_types", LAYER_TYPES)
+        sliding = [LAYER_TYPES[name] for name in named] if named else sliding
+    return {"rope_layers": rope_layers, "windows": [window * each for each in sliding]}
+
+
+def gemma_fields(path: Path, keys: Mapping[str, Any]) -> dict[str, Any]:
+    """The embedding's scale of a Gemma 3, and the rotary positions of its two kinds of layers:
+    since transformers 5 each has an entry of its own in `rope_parameters`."""
+    scalar = keys["query_pre_attn_scalar"]
+    if scalar != keys["head_dim"]:
+        raise UserError(
+            f"{path}: query_pre_attn_scalar is {brief(scalar)}, but scores are divided by "
+            f"√head_dim in a nanoeuler model, which is {brief(keys['head_dim'])}; give another one"
         )
-    return min(context, window)
+    fields = {"embedding_scale": math.sqrt(keys["hidden_size"])}
+    both = keys.get("rope_parameters")
+    if not isinstance(both, dict) or "full_attention" not in both:
+        local = keys["rope_local_base_freq"]
+        return fields | rotary_fields(path, keys) | {"window_rope_theta": local}
+    whole, local = both["full_attention"], both.get("sliding_attention") or {}
+    if not isinstance(local, dict) or local.get("rope_type", "default") != "default":
+        raise UserError(
+            f"{path}: rope_parameters.sliding_attention is {brief(local)}, but positions in "
+            "windows are not scaled in a nanoeuler model; give another one"
+        )
+    found = rotary_fields(path, {**keys, "rope_parameters": whole, "rope_scaling": None})
+    return fields | found | {"window_rope_theta": local.get("rope_theta", 10_000.0)}
+
+
+def list_of_layers(path: Path, keys: Mapping[str, Any], key: str, known: Container[Any]) -> Any:
+    """The list of something for each layer under `key`; None where there is none."""
+    found = keys.get(key)
+    if found is None:
+        return None
+    layers = keys["num_hidden_layers"]
+    if not isinstance(found, list) or len(found) != layers:
+        raise UserError(
+            f"{path}: {key} is {brief(found)}: it must be a list for {layers} layers; correct it"
+        )
+    strange = [each for each in found if not isinstance(each, int | str) or each not in known]
+    if strange:
+        raise UserError(
+            f"{path}: {key} has {brief(strange[0])}, which a nanoeuler model does not have; give a "
+            "model without it"
+        )
+    return found
 
 
 def rotary_fields(path: Path, keys: Mapping[str, Any]) -> dict[str, Any]:
@@ -286,7 +396,8 @@ def read_vocabulary(folder: Path, config: ModelConfig, keys: Mapping[str, Any]) 
         except UserError as error:
             raise UserError(f"{path}: {error}") from error
     end, begin = keys.get("eos_token_id"), keys.get("bos_token_id")
-    if end is not None and end != vocabulary.end_id and end != [vocabulary.end_id]:
+    ends = end if isinstance(end, list) else [end]
+    if end is not None and vocabulary.end_id not in ends:
         raise UserError(
             f"{folder / CONFIG}: eos_token_id is {brief(end)}, but documents end with "
             f"{vocabulary.end_literal!r} in a nanoeuler model, which is {vocabulary.end_id} here; "
@@ -299,25 +410,34 @@ def read_vocabulary(folder: Path, config: ModelConfig, keys: Mapping[str, Any]) 
             f"{folder / CONFIG}: bos_token_id is {brief(begin)}, which is no special token of "
             f"{TOKENIZER}; fetch the model again"
         )
-    if config.tied:
-        raise UserError(
-            f"{folder / CONFIG}: bos_token_id is {begin}, but documents begin and end with "
-            f"{vocabulary.end_literal!r} in a nanoeuler model, and its embedding is also its head; "
-            "give a model that was trained so, or whose embedding is not tied"
-        )
     return vocabulary
 
 
 def begin_with_end(
-    config: ModelConfig, parameters: np.ndarray, begin: int | None, end: int
-) -> None:
+    config: ModelConfig, parameters: np.ndarray, begin: int, end: int
+) -> tuple[ModelConfig, np.ndarray]:
     """Let the model read the token that ends documents as the one that begins them.
 
-    One token does both in a nanoeuler model, and it is read only where a document begins.
+    One token does both in a nanoeuler model, and it is read only where a document begins. A tied
+    embedding, which must go on writing the end, becomes a head of its own.
     """
-    if begin is not None and begin != end:
-        embedding_VD = FlatBuffer(config, parameters)["model.embed_tokens.weight"]
-        embedding_VD[end] = embedding_VD[begin]
+    name = family_of(config).embedding
+    tied = FlatBuffer(config, parameters)
+    if config.tied:
+        config = replace(config, tied=False)
+        parameters = np.zeros(FlatBuffer.elements(config), np.float32)
+        buffer = FlatBuffer(config, parameters)
+        for tensor in tied.table:
+            buffer[tensor.name][...] = tied[tensor.name]
+        buffer[head_name(0)][...] = tied[name]
+        log.line(
+            "embedding",
+            "copied as a head of its own: documents begin with another token than they end with, "
+            "and a nanoeuler model has one for both",
+        )
+    embedding_VD = FlatBuffer(config, parameters)[name]
+    embedding_VD[end] = embedding_VD[begin]
+    return config, parameters
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -374,6 +494,8 @@ def read_weights(folder: Path, files: list[Path], config: ModelConfig) -> np.nda
                 raise UserError(
                     f"{path}: tensor {name} holds values that are not finite; give another model"
                 )
+            if config.post_norms and name.endswith(NORM):
+                tensor = tensor + 1  # a Gemma multiplies by 1 + weight
             buffer.in_file(name)[...] = tensor
             missing.discard(name)
     if missing:
@@ -404,10 +526,10 @@ def check_types(path: Path, header: Mapping[str, Any]) -> None:
     package does not know."""
     for name, entry in header.items():
         kind = entry.get("dtype", "F32") if isinstance(entry, dict) else "F32"
-        if name != "__metadata__" and kind not in list(TYPES):
+        if name != "__metadata__" and kind not in list(FLOATS):
             raise UserError(
                 f"{path}: tensor {brief(name)} has type {brief(kind)}; import reads "
-                f"{', '.join(TYPES)}, so give a model that is saved in one of these"
+                f"{', '.join(FLOATS)}, so give a model that is saved in one of these"
             )
 
 

@@ -6,13 +6,16 @@ import numpy as np
 
 from nanoeuler.errors import UserError
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.files import SavedModel
+from nanoeuler.model.files import SavedModel, transformers_type
 from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.spec import tensor_table
 from nanoeuler.model.weights_file import OUTPUTS, from_bf16, norms_of_ones, to_bf16
 
 DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 """Types of weights that a model is exported in, and their names in Hugging Face's files."""
+
+NORM = "norm.weight"
+"""End of the name of a norm's weight."""
 
 
 @dataclass
@@ -34,6 +37,11 @@ def plain_config(c: ModelConfig) -> ModelConfig:
             f"model.{field} is {getattr(c, field)}, which other programs do not compute: this "
             "model cannot be exported; train one without it"
         )
+    if c.family != "gpt2" and transformers_type(c) is None:
+        raise UserError(
+            "no other program computes a model with these of model.qkv_bias, qk_norm, windows and "
+            "rope_layers together: this model cannot be exported; train one with fewer of them"
+        )
     qk_norm = "none" if c.qk_norm == "none" else "weighted"
     return replace(c, step_size=1.0, qk_norm=qk_norm, mtp_heads=1, mtp_weights=())
 
@@ -52,6 +60,10 @@ def plain_model(saved: SavedModel) -> PlainModel:
         else ones[tensor.name]
         for tensor in tensor_table(config)
     }
+    if c.post_norms:  # a Gemma multiplies by 1 + weight
+        for name in tensors:
+            if name.endswith(NORM):
+                tensors[name] = tensors[name] - np.float32(1)
     if c.step_size != 1.0:
         for name in tensors:
             if name.endswith(OUTPUTS):

@@ -1,6 +1,7 @@
 """The configuration of a model: its fields, its presets, and which values fit together."""
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -39,13 +40,22 @@ LARGEST = {
 }
 """Counts, which are at least 1, and the largest that a model may have. No machine holds a model
 that comes near; without an end, a mistyped number would lay out tensors until memory is full."""
+PATTERNS = {"windows": (0, LARGEST["context"]), "rope_layers": (1, 1)}
+"""Fields that say something of each layer, over and over: what a layer has without them, and the
+largest number there."""
 QK_NORMS = ("none", "rms", "weighted")
 
-ACTIVATIONS = ("swiglu", "relu2")
+ACTIVATIONS = ("swiglu", "geglu", "relu2")
 
 FAMILIES = ("llama", "gpt2")
 
-ONLY_OURS: dict[str, Any] = {"activation": "swiglu"}
+LATER = (
+    *("rope_scaling", "qkv_bias", "windows", "rope_layers"),
+    *("window_rope_theta", "post_norms", "embedding_scale", "lora"),
+)
+"""Fields that models had not from the first version on."""
+
+ONLY_OURS: dict[str, tuple[Any, ...]] = {"activation": ("swiglu", "geglu")}
 """Fields that other programs know with these values alone: with another one a model is trained,
 used and measured, but neither exported nor computed by the report's page."""
 
@@ -110,8 +120,14 @@ class ModelConfig:
     tied: bool = False  # head 0 shares the embedding's weights
     qk_norm: str = "none"  # RMSNorm of each head of q and k: none, rms (no weight), weighted
     family: str = "llama"  # or gpt2
-    activation: str = "swiglu"  # of the Llama family's MLP; relu2 has no gate
+    activation: str = "swiglu"  # of the Llama family's MLP: or geglu, or relu2 without a gate
     rope_scaling: RopeScaling | None = None  # for a context longer than the original one
+    qkv_bias: bool = False  # the products of q, k and v have biases
+    windows: tuple[int, ...] = ()  # of the layers, over and over: keys that a token sees; 0: all
+    rope_layers: tuple[int, ...] = ()  # likewise: 1 with rotary positions, 0 without any
+    window_rope_theta: float = 0.0  # of layers with a window; 0: as in the others
+    post_norms: bool = False  # x + h · norm(f(norm(x)))
+    embedding_scale: float = 1.0  # of an embedding where it enters the stream
     lora: Lora | None = None  # while they are trained: model folders have them merged
 
     def __post_init__(self) -> None:
@@ -131,6 +147,8 @@ class ModelConfig:
             object.__setattr__(self, "head_size", self.dim // self.heads)
         weights = tuple(float(weight) for weight in self.mtp_weights) or (1.0,) * self.mtp_heads
         object.__setattr__(self, "mtp_weights", weights)
+        for field, (plain, _) in PATTERNS.items():
+            object.__setattr__(self, field, shortest(getattr(self, field), self.layers, plain))
         self.check_fields()
 
     def check_fields(self) -> None:
@@ -155,6 +173,12 @@ class ModelConfig:
             raise UserError(
                 f"model.family is {brief(self.family)}; there are {', '.join(FAMILIES)}"
             )
+        for field, (_, largest) in PATTERNS.items():
+            if not all(0 <= value <= largest for value in getattr(self, field)):
+                raise UserError(
+                    f"model.{field} is {brief(list(getattr(self, field)))}: it must be numbers "
+                    f"from 0 to {largest}, one for each layer, over and over"
+                )
         if self.family == "gpt2":
             self.check_gpt2()
         if self.qk_norm not in QK_NORMS:
@@ -170,6 +194,15 @@ class ModelConfig:
                 "model.norm_epsilon and model.step_size must be above 0, and model.rope_theta "
                 "above 1"
             )
+        if not (self.embedding_scale > 0 and (self.window_rope_theta or 2) > 1):
+            raise UserError(
+                "model.embedding_scale must be above 0, and model.window_rope_theta above 1, or 0"
+            )
+        if self.post_norms and (self.step_size != 1 or self.activation == "relu2"):
+            raise UserError(
+                "model.post_norms: norms behind the blocks go with model.step_size 1 and an MLP "
+                "with a gate; leave one of them out"
+            )
 
     def check_gpt2(self) -> None:
         """Raise `UserError` for fields that the GPT-2 family does not have."""
@@ -180,6 +213,12 @@ class ModelConfig:
             "activation": "swiglu",
             "rope_theta": 10_000.0,
             "rope_scaling": None,
+            "qkv_bias": False,  # in the field's words: it has biases everywhere
+            "windows": (),
+            "rope_layers": (),
+            "window_rope_theta": 0.0,
+            "post_norms": False,
+            "embedding_scale": 1.0,
         }
         for field, value in needed.items():
             if getattr(self, field) != value:
@@ -219,22 +258,34 @@ class ModelConfig:
             merged["lora"] = Lora.read(merged["lora"])
         for key, value in merged.items():
             check_type(key, value, known[key].type)
-        if "mtp_weights" in merged:
-            merged["mtp_weights"] = tuple(merged["mtp_weights"])
+        for key in ("mtp_weights", *PATTERNS):
+            if key in merged:
+                merged[key] = tuple(merged[key])
         return cls(**merged)
 
     @property
     def only_ours(self) -> str | None:
         """A field that no other program has as this model has it; None if they compute it."""
-        return next((key for key, known in ONLY_OURS.items() if getattr(self, key) != known), None)
+        unknown = (key for key, known in ONLY_OURS.items() if getattr(self, key) not in known)
+        return next(unknown, None)
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields, as JSON values; `rope_scaling` and `lora` only where they are."""
-        fields = dataclasses.asdict(self) | {"mtp_weights": list(self.mtp_weights)}
-        for name in ("rope_scaling", "lora"):
-            if fields[name] is None:
-                del fields[name]  # so that folders and fingerprints stay what they were
-        return fields
+        """All fields, as JSON values; the later ones only where they say something, so that folders
+        and fingerprints stay what they were."""
+        fields = dataclasses.asdict(self)
+        for field in dataclasses.fields(self):
+            if field.name in LATER and fields[field.name] == field.default:
+                del fields[field.name]
+        lists = {key: list(value) for key, value in fields.items() if isinstance(value, tuple)}
+        return fields | lists
+
+    def layer_kind(self, layer: int) -> tuple[int, bool]:
+        """Window of a layer, 0 where it sees the whole context, and whether it has rotary
+        positions."""
+        window = self.windows[layer % len(self.windows)] if self.windows else 0
+        rotates = self.rope_layers[layer % len(self.rope_layers)] if self.rope_layers else 1
+        ends = window < self.context or self.window_rope_theta
+        return window if ends else 0, bool(rotates)
 
     @property
     def ffn_storage(self) -> int:
@@ -265,6 +316,10 @@ def is_number(value: Any) -> bool:
     return (is_whole_number(value) or isinstance(value, float)) and abs(value) <= LARGEST_COUNT
 
 
+def is_list_of_whole_numbers(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(map(is_whole_number, value))
+
+
 def is_list_of_numbers(value: Any) -> bool:
     return isinstance(value, list | tuple) and all(map(is_number, value))
 
@@ -276,6 +331,7 @@ TYPES: dict[Any, tuple[str, Callable[[Any], bool]]] = {
     str: ("a word", lambda value: isinstance(value, str)),
     RopeScaling | None: ("a mapping", lambda value: isinstance(value, RopeScaling)),
     Lora | None: ("a mapping", lambda value: isinstance(value, Lora)),
+    tuple[int, ...]: ("a list of whole numbers", is_list_of_whole_numbers),
     tuple[float, ...]: (f"a list of numbers of at most {LARGEST_COUNT:g}", is_list_of_numbers),
 }
 """The type of a field → its name in a sentence, and whether a value has it."""
@@ -284,6 +340,18 @@ TYPES: dict[Any, tuple[str, Callable[[Any], bool]]] = {
 def round_up(value: int, multiple: int) -> int:
     """The smallest multiple of `multiple` that is at least `value`."""
     return -(-value // multiple) * multiple
+
+
+def shortest(pattern: tuple[int, ...], layers: int, plain: int) -> tuple[int, ...]:
+    """The shortest pattern that repeats to the same, in so many layers; empty where all are plain.
+
+    So two configurations of one model are equal.
+    """
+    every = tuple(itertools.islice(itertools.cycle(pattern), layers))
+    if set(every) <= {plain}:
+        return ()
+    lengths = range(1, layers + 1)
+    return next(every[:n] for n in lengths if every[n:] == every[: layers - n])
 
 
 def refined(config: ModelConfig) -> ModelConfig:
@@ -300,6 +368,12 @@ def coarsened(config: ModelConfig, times: int) -> ModelConfig:
 def check_growth(config: ModelConfig, grow_at: Sequence[int], steps: int) -> None:
     """Refuse growth that `steps` steps of training cannot bring to `config`."""
     given = f"pretrain.grow_at is {list(grow_at)}"
+    kinds = {config.layer_kind(layer) for layer in range(config.layers)}
+    if grow_at and len(kinds) > 1:
+        raise UserError(
+            f"{given}, but model.windows or model.rope_layers make layers of {len(kinds)} kinds, "
+            "which would change places as layers double; leave one of them out"
+        )
     if config.layers % 2 ** len(grow_at):
         raise UserError(
             f"{given}, but model.layers = {config.layers} is no multiple of {2 ** len(grow_at)}, "

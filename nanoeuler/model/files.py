@@ -9,6 +9,7 @@ is read.
 Beside them lie the companions, which are for other tools.
 """
 
+import math
 import os
 import shutil
 from collections.abc import Mapping
@@ -92,7 +93,8 @@ def save_model(folder: str | Path, model: SavedModel, dtype: str = "f32") -> Non
             model.quantized.save(temporary / WEIGHTS)
         else:
             step = save_parameters(temporary / WEIGHTS, model.config, model.parameters, dtype)
-            keys = transformers_keys(replace(model.config, step_size=step), vocabulary.end_id)
+            if not model.config.post_norms:  # a Gemma's files hold norms less 1: exports alone do
+                keys = transformers_keys(replace(model.config, step_size=step), vocabulary.end_id)
         tokenizer_json.write_framed(temporary / TOKENIZER, vocabulary)
         hashes = {name: sha256_file(temporary / name) for name in (WEIGHTS, TOKENIZER)}
         description = {
@@ -292,12 +294,13 @@ def gpt2_keys(config: ModelConfig, end_id: int, dtype: str) -> dict[str, Any]:
 
 
 def llama_keys(config: ModelConfig, end_id: int, dtype: str) -> dict[str, Any]:
-    """Those of a Llama, or with QK-norm a Qwen3, which norms each head of q and k before the
-    rotation, too."""
-    llama = config.qk_norm == "none"
+    """Those of the class that computes the same; none where there is no such class."""
+    model_type = transformers_type(config)
+    if model_type is None:
+        return {}
     return {
-        "architectures": ["LlamaForCausalLM" if llama else "Qwen3ForCausalLM"],
-        "model_type": "llama" if llama else "qwen3",
+        "architectures": [f"{TRANSFORMERS[model_type]}ForCausalLM"],
+        "model_type": model_type,
         "vocab_size": config.vocab_size,
         "hidden_size": config.dim,
         "intermediate_size": config.ffn,
@@ -313,10 +316,78 @@ def llama_keys(config: ModelConfig, end_id: int, dtype: str) -> dict[str, Any]:
         "tie_word_embeddings": config.tied,
         "attention_bias": False,
         "mlp_bias": False,
+        **layer_keys(config, model_type),
         "bos_token_id": end_id,
         "eos_token_id": end_id,
         "torch_dtype": dtype,
     }
+
+
+TRANSFORMERS = {
+    "llama": "Llama",
+    "mistral": "Mistral",
+    "qwen2": "Qwen2",
+    "qwen3": "Qwen3",
+    "smollm3": "SmolLM3",
+    "gemma3_text": "Gemma3",
+}
+"""`model_type` of the Llama family's models in transformers → the class's name."""
+
+
+GEMMA3 = {"post_norms": True, "activation": "geglu", "qkv_bias": False, "rope_layers": ()}
+"""Fields of a Gemma 3, beside a norm of q and k."""
+
+
+def transformers_type(config: ModelConfig) -> str | None:
+    """The simplest of TRANSFORMERS that computes what `config` does; None: there is none.
+
+    Qwen2 has biases, Qwen3 norms of q and k, Mistral a window in all layers, and SmolLM3 layers
+    without rotary positions. All but Llama and Mistral name the layers that have the window.
+    """
+    c = config
+    windows = {c.layer_kind(layer)[0] for layer in range(c.layers)}
+    if len(windows - {0}) > 1:
+        return None
+    if GEMMA3.items() <= asdict(c).items() and c.qk_norm != "none":
+        scaled = math.isclose(c.embedding_scale, math.sqrt(c.dim), rel_tol=1e-6)
+        known = c.window_rope_theta or windows == {0} or c.rope_scaling is None
+        return "gemma3_text" if scaled and known else None
+    if c.post_norms or c.activation != "swiglu" or c.embedding_scale != 1 or c.window_rope_theta:
+        return None
+    match c.qkv_bias, c.qk_norm, bool(c.rope_layers):
+        case False, "none", False if len(windows) == 1:
+            return "mistral" if max(windows) else "llama"
+        case False, "none", _:
+            return "smollm3"
+        case True, "none", False:
+            return "qwen2"
+        case False, _, False:
+            return "qwen3"
+    return None
+
+
+def layer_keys(config: ModelConfig, model_type: str) -> dict[str, Any]:
+    """What says which layers have windows, and which rotary positions."""
+    kinds = [config.layer_kind(layer) for layer in range(config.layers)]
+    window = max(window for window, _ in kinds)
+    keys: dict[str, Any] = {}
+    if model_type == "mistral":
+        return {"sliding_window": window}
+    if model_type == "gemma3_text":
+        keys = {
+            "hidden_activation": "gelu_pytorch_tanh",
+            "query_pre_attn_scalar": config.head_size,
+            "rope_local_base_freq": config.window_rope_theta or config.rope_theta,
+            "pad_token_id": None,
+        }
+        window = window or config.context
+    if model_type == "smollm3":
+        layers = [int(rotates) for _, rotates in kinds]
+        keys = {"no_rope_layers": layers, "pad_token_id": None}  # else it is 128,004
+    if window:
+        names = ["sliding_attention" if each else "full_attention" for each, _ in kinds]
+        keys |= {"use_sliding_window": True, "sliding_window": window, "layer_types": names}
+    return keys
 
 
 def rope_keys(config: ModelConfig) -> dict[str, Any]:

@@ -62,12 +62,12 @@ class FlatBuffer:
         return self[name].T if self.rows[name].transposed else self[name]
 
     def packed(self, *names: str) -> Array:
-        """The adjacent matrices `names` as one matrix (their storage rows one after another)."""
+        """The adjacent matrices (or vectors) `names` as one (their storage rows one after
+        another)."""
         if names[0] in self.frozen:
             return None
         first, last = self.rows[names[0]], self.rows[names[-1]]
-        columns = first.storage_shape[1]
-        return self.array[first.offset : last.stop].reshape(-1, columns)
+        return self.array[first.offset : last.stop].reshape(-1, *first.storage_shape[1:])
 
 
 def model_weights(

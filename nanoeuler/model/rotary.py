@@ -15,7 +15,7 @@ from nanoeuler.model.rope_scaling import Linear, Llama3, Yarn
 
 
 def rope_arguments(config: ModelConfig) -> tuple[Any, ...]:
-    """What the op `rope_table` takes behind `positions`."""
+    """What the op `rope_table` takes behind `positions`, in layers that see the whole document."""
     c = config
     if c.rope_scaling is None:
         return c.head_size, c.rope_theta

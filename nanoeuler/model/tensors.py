@@ -95,7 +95,7 @@ def lay_out(specs: Iterable[TensorSpec]) -> tuple[Tensor, ...]:
     offset = 0
     for spec in sorted(specs, key=lambda spec: spec.adapter):
         storage = spec.storage_shape or spec.shape
-        if spec.packed:
+        if spec.packed and len(storage) == 2:
             storage = (packed_rows(*storage), storage[1])
         decay = len(spec.shape) > 1
         row = spec.name, spec.shape, storage, offset, spec.initial_std, decay

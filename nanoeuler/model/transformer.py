@@ -10,7 +10,7 @@ the blocks in reverse order. The formulas of the ops stand in `backend/reference
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -88,8 +88,11 @@ class Transformer:
         self.buffers = KeptBuffers(config, backend, points, recompute=recompute)
         self.caches = CachePool(backend, [block.cache_shape for block in self.blocks])
         positions = min(config.context, FIRST_POSITIONS)
-        self.rope_tables = [backend.rope_table(positions, *rope_arguments(config))]
+        self.rope_tables: list[RopeTable] = []
         """The longest is last. Programs that were recorded read the shorter ones."""
+        self.window_rope_tables: list[RopeTable] = []
+        """The same of layers with a sliding window."""
+        self.need_positions(positions)
 
     def refresh(self) -> None:
         """Take note that `parameters` were written from outside, as by a checkpoint."""
@@ -105,11 +108,15 @@ class Transformer:
         RoPE has no parameters: a context may grow after training, and of a long one only what is
         used takes memory.
         """
-        known = len(self.rope_table[0])
+        known = len(self.rope_table[0]) if self.rope_tables else 0
         if known < positions:
             positions = max(positions, 2 * known)
-            table = self.backend.rope_table(positions, *rope_arguments(self.config))
+            c, make = self.config, self.backend.rope_table
+            table = make(positions, *rope_arguments(c))
             self.rope_tables.append(table)
+            if c.window_rope_theta:
+                table = make(positions, c.head_size, c.window_rope_theta)
+            self.window_rope_tables.append(table)
 
     # ---- training and whole rows
 
@@ -138,6 +145,16 @@ class Transformer:
         seeds = None if batch.seeds is None else batch.seeds.reshape(-1)
         return Rows(positions, batch.starts, buffers.no_offset, self.rope_table, seeds)
 
+    def rows_by_window(self, rows: Rows, buffers: PassBuffers) -> dict[int, Rows]:
+        """`rows` as blocks of each sliding window see them; 0: without one.
+
+        To attention, a document starts with the first token in the window.
+        """
+        table, found = self.window_rope_tables[-1], {0: rows}
+        for window, starts_BT in buffers.starts.items():
+            found[window] = replace(rows, starts_BT=starts_BT, rope_table=table)
+        return found
+
     def embed(self, ids_N: Array, positions_N: Array, buffers: PassBuffers) -> None:
         """The tokens' embeddings are where the residual stream begins.
 
@@ -148,6 +165,8 @@ class Transformer:
             self.backend.embedding(ids_N, w.embedding, x_ND)
         else:
             self.backend.embedding_at(ids_N, w.embedding, positions_N, w.positions, x_ND)
+        if self.config.embedding_scale != 1:
+            self.backend.scale(x_ND, self.config.embedding_scale)
 
     def run_blocks(
         self,
@@ -164,13 +183,20 @@ class Transformer:
         `forward`.
         """
         ops, norms, stream = self.backend, buffers.norms, buffers.stream
+        last = buffers.length - 1
+        if slots:
+            last = next(each.keys_BSGE.shape[1] for each in slots if each) - 1
+        for window, starts_BT in buffers.starts.items():
+            ops.window_starts(rows.starts_BT, rows.offset_B, window, last, starts_BT)
+        rows_of = self.rows_by_window(rows, buffers)
         ops.norm(norms[first])
         for i in range(first, len(self.blocks)):
             block, w, saved = self.blocks[i], weights.blocks[i], buffers.blocks[i]
             cached = slots[i] if slots else None
             if before_block:
                 before_block(i)
-            block.forward(ops, w, saved, BlockPass(rows, norms[i], stream, norms[i + 1], cached))
+            seen = rows_of[block.window]
+            block.forward(ops, w, saved, BlockPass(seen, norms[i], stream, norms[i + 1], cached))
 
     def backward(
         self,
@@ -214,19 +240,23 @@ class Transformer:
         `after_block(i)` is called once the gradients of block i, and of all above it but a tied
         embedding's, are final.
         """
-        ops, stream, rows = self.backend, buffers.stream, self.rows(batch, buffers)
+        ops, stream = self.backend, buffers.stream
+        rows_of = self.rows_by_window(self.rows(batch, buffers), buffers)
         dweights = gradients.final_norm, gradients.final_norm_bias
         into = NormGradients(stream.dx, *dweights, accumulate=accumulate)
         ops.norm_backward(stream.dnormed, buffers.norms[-1], into)
         for i in reversed(range(len(self.blocks))):
             block, saved, norm = self.blocks[i], buffers.blocks[i], buffers.norms[i]
-            p = BlockPass(rows, norm, stream, buffers.norms[i + 1], accumulate=accumulate)
+            seen, following = rows_of[block.window], buffers.norms[i + 1]
+            p = BlockPass(seen, norm, stream, following, accumulate=accumulate)
             w, dw = self.weights.blocks[i], gradients.blocks[i]
             if self.recompute and block.recomputable:
                 block.recompute(ops, w, saved, norm)
             block.backward(ops, w, dw, saved, p)
             if after_block:
                 after_block(i)
+        if self.config.embedding_scale != 1:
+            ops.scale(stream.dx, self.config.embedding_scale)
         # a tied embedding already holds head 0's gradient
         if gradients.embedding is not None:
             ops.embedding_backward(

@@ -29,11 +29,10 @@ MOST_HEADER = 16_000_000
 """Bytes of a file's header: a hundred thousand tensors. (The format allows 100 MB.)"""
 MOST_UNSEEN = 1 << 30
 """Bytes that are taken for a model before it is known that its files have as many."""
-TYPES = {
-    **{"F32": np.float32, "F16": np.float16, "BF16": np.uint16},
-    **{"I8": np.int8, "U8": np.uint8},
-}
-"""Types of weights, and of codes, in the files, and how NumPy reads them."""
+FLOATS = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
+"""Types of weights in the files, and how NumPy reads them."""
+TYPES = {**FLOATS, "I8": np.int8, "U8": np.uint8}
+"""These, and the types of codes."""
 STORED = {
     "f": {"F32": "float32", "BF16": "bf16"},
     "e": {"F16": "float16"},

@@ -52,13 +52,18 @@ ADAMW = AdamW()
 
 
 def small_form(config: ModelConfig) -> ModelConfig:
-    """A model of the form of `config` that takes seconds to check: fewer layers and tokens."""
+    """A model of the form of `config` that takes seconds to check: fewer layers and tokens, but
+    layers of every kind, and windows that end within the rows."""
+    context = min(config.context, LENGTH, max(2, ROW_ELEMENTS // config.ffn))
+    kinds = list(dict.fromkeys(config.layer_kind(layer) for layer in range(config.layers)))
     return replace(
         config,
-        layers=min(config.layers, LAYERS),
+        layers=min(config.layers, max(LAYERS, len(kinds))),
         vocab_size=min(config.vocab_size, VOCABULARY + config.vocab_size % 8),
-        context=min(config.context, LENGTH, max(2, ROW_ELEMENTS // config.ffn)),
+        context=context,
         norm_epsilon=NORM_EPSILON,
+        windows=tuple(min(window, 1 + context // 3) for window, _ in kinds),
+        rope_layers=tuple(int(rotates) for _, rotates in kinds),
     )
 
 

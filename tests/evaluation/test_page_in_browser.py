@@ -39,6 +39,8 @@ SHAPES = {
     "norms of heads": LLAMA | {"qk_norm": "weighted", "tied": False, "step_size": 1.0},
     "plain norms of heads": LLAMA | {"qk_norm": "rms"},
     "scaled positions": LLAMA | {"rope_scaling": YARN},
+    "biases, a window, a layer without rotation": LLAMA
+    | {"qkv_bias": True, "windows": [0, 9], "rope_layers": [1, 1, 0]},
     "gpt2": GPT2,
 }
 CONTRAST = (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")

@@ -148,27 +148,122 @@ def test_shards_are_read_as_one(exported, tmp_path):
 MISTRAL = {"architectures": ["MistralForCausalLM"], "model_type": "mistral"}
 
 
+QWEN2 = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
+SMOLLM3 = {"architectures": ["SmolLM3ForCausalLM"], "model_type": "smollm3"}
+SLIDES = {"use_sliding_window": True, "sliding_window": 100}
+KINDS = ["full_attention", "sliding_attention"]
+
+
 @pytest.mark.parametrize(
-    ("keys", "context"),
+    ("keys", "windows", "rope_layers"),
     [
-        (MISTRAL, 4096),  # what transformers takes where the key is left out
-        (MISTRAL | {"sliding_window": None}, 8192),
-        (MISTRAL | {"sliding_window": 100}, 100),
-        (MISTRAL | {"sliding_window": 32_768}, 8192),
-        ({"sliding_window": 100}, 8192),  # a Llama has none
-        ({"sliding_window": 100, "use_sliding_window": True}, 100),
+        (MISTRAL, (4096,), ()),  # what transformers takes where the key is left out
+        (MISTRAL | {"sliding_window": None}, (), ()),
+        (MISTRAL | {"sliding_window": 100}, (100,), ()),
+        (SLIDES, (), ()),  # a Llama has none
+        (SMOLLM3 | {"sliding_window": 100}, (), (1, 0)),
+        (SMOLLM3 | SLIDES, (0, 100), (1, 0)),
+        (SMOLLM3 | SLIDES | {"layer_types": KINDS[::-1]}, (100, 0), (1, 0)),
+        (SMOLLM3 | {"no_rope_layers": [0, 1]}, (), (0, 1)),
+        (SMOLLM3 | {"no_rope_layers": [1, 1]}, (), ()),
     ],
 )
-def test_a_sliding_window_bounds_the_context(
-    exported, change_config, tmp_path, capfd, keys, context
+def test_which_layers_have_windows_and_rotary_positions(
+    exported, change_config, tmp_path, keys, windows, rope_layers
 ):
-    """Up to its size, attention over a window is attention to all tokens before."""
-    kept = json.loads((exported / "config.json").read_text())["num_key_value_heads"]
-    change_config(exported, max_position_embeddings=8192, num_key_value_heads=kept, **keys)
+    path = exported / "config.json"
+    kept = json.loads(path.read_text())["num_key_value_heads"]
+    interval = {"no_rope_layer_interval": 2} if "SmolLM3" in str(keys) else {}
+    change_config(
+        exported, max_position_embeddings=8192, num_key_value_heads=kept, **interval | keys
+    )
     import_folder(exported, tmp_path / "back")
-    assert load_config(tmp_path / "back").context == context
-    said = "the sliding window of the model's attention" in capfd.readouterr().err
-    assert said == (context < 8192)
+    config = load_config(tmp_path / "back")
+    assert (config.context, config.windows, config.rope_layers) == (8192, windows, rope_layers)
+
+
+@pytest.mark.parametrize(
+    ("keys", "windows"),
+    [
+        ({"sliding_window": 9}, ()),
+        ({"use_sliding_window": True, "max_window_layers": 1}, (0, 4096)),
+        (SLIDES, ()),  # from layer 28 on
+        (SLIDES | {"max_window_layers": 0}, (100,)),
+        (SLIDES | {"max_window_layers": 1}, (0, 100)),
+        (SLIDES | {"layer_types": KINDS[::-1]}, (100, 0)),
+    ],
+)
+def test_which_layers_of_a_qwen2_have_windows(make_model, change_config, tmp_path, keys, windows):
+    export(make_model({"qkv_bias": True, "context": 8192}), "hf", "f32", tmp_path / "hf")
+    change_config(tmp_path / "hf", **keys)
+    import_folder(tmp_path / "hf", tmp_path / "back")
+    config = load_config(tmp_path / "back")
+    assert (config.qkv_bias, config.windows) == (True, windows)
+
+
+GEMMA3 = {
+    "activation": "geglu",
+    "post_norms": True,
+    "embedding_scale": 32**0.5,
+    "qk_norm": "weighted",
+    "windows": [9, 0],
+    "window_rope_theta": 100.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("keys", "fields"),
+    [
+        ({}, {"windows": (9, 0), "window_rope_theta": 100.0}),
+        ({"sliding_window": 7}, {"windows": (7, 0)}),
+        ({"layer_types": None, "sliding_window_pattern": 3}, {"windows": (9,)}),
+        (
+            {
+                "rope_local_base_freq": None,
+                "rope_parameters": {
+                    "full_attention": {"rope_type": "default", "rope_theta": 50.0},
+                    "sliding_attention": {"rope_type": "default", "rope_theta": 60.0},
+                },
+            },
+            {"rope_theta": 50.0, "window_rope_theta": 60.0},
+        ),
+    ],
+)
+def test_the_keys_of_a_gemma3(make_model, change_config, tmp_path, keys, fields):
+    export(make_model(GEMMA3), "hf", "f32", tmp_path / "hf")
+    change_config(tmp_path / "hf", **keys)
+    import_folder(tmp_path / "hf", tmp_path / "back")
+    config = load_config(tmp_path / "back")
+    assert {key: getattr(config, key) for key in fields} == fields
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"query_pre_attn_scalar": 144}, "query_pre_attn_scalar is 144, but scores are divided by"),
+        (
+            {"final_logit_softcapping": 30.0},
+            "final_logit_softcapping is 30.0, which a nanoeuler mo",
+        ),
+        ({"hidden_activation": "gelu"}, "hidden_activation is 'gelu', which a nanoeuler model doe"),
+        ({"sliding_window_pattern": 0}, "sliding_window_pattern is 0, which is no number of layer"),
+        (
+            {"rope_parameters": {"full_attention": {}, "sliding_attention": {"rope_type": "yarn"}}},
+            "rope_parameters.sliding_attention is {'rope_type': 'yarn'}, but positions in windows",
+        ),
+    ],
+)
+def test_another_gemma3_is_refused_by_name(make_model, change_config, tmp_path, keys, words):
+    export(make_model(GEMMA3), "hf", "f32", tmp_path / "hf")
+    change_config(tmp_path / "hf", **keys)
+    assert words in refusal(tmp_path / "hf")
+
+
+def test_fields_that_no_class_has_together_are_refused(make_model, tmp_path):
+    folder = make_model({"qkv_bias": True, "qk_norm": "rms"})
+    with pytest.raises(UserError, match="no other program computes a model with these of"):
+        export(folder, "hf", "f32", tmp_path / "out")
+    assert "architectures" not in json.loads((folder / "config.json").read_text())
 
 
 def test_what_a_key_means_that_is_left_out(exported, change_config, tmp_path):
@@ -222,6 +317,21 @@ def refusal(folder):
         ({"mlp_bias": True}, "mlp_bias is True"),
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu'"),
         (MISTRAL | {"sliding_window": "all"}, "sliding_window is 'all', which is no number of tok"),
+        (
+            SMOLLM3 | {"no_rope_layers": [1]},
+            "no_rope_layers is [1]: it must be a list for 2 layers",
+        ),
+        (
+            SMOLLM3 | {"no_rope_layers": [1, 2]},
+            "no_rope_layers has 2, which a nanoeuler model does",
+        ),
+        (
+            SMOLLM3 | {"no_rope_layer_interval": 0},
+            "no_rope_layer_interval is 0, which is no number",
+        ),
+        (QWEN2 | {"max_window_layers": "all"}, "max_window_layers is 'all', which is no number of"),
+        (QWEN2 | SLIDES | {"layer_types": ["chunked_attention"] * 2}, "has 'chunked_attention'"),
+        (QWEN2, "lack 6 tensors, such as model.layers.0.self_attn.k_proj.bias"),
         ({"quantization_config": {"bits": 4}}, "quantization_config is {'bits': 4}"),
         ({"hidden_size": "32"}, "lacks hidden_size, or it is no whole number"),
         ({"num_attention_heads": 5}, "config.json: model."),

@@ -18,21 +18,32 @@ def slow_logits(config, tensors, ids) -> list[list[Vector]]:
     matrices are (out, in).
     """
     c = config
-    stream = [list(tensors["model.embed_tokens.weight"][id]) for id in ids]
+    stream = [
+        [c.embedding_scale * value for value in tensors["model.embed_tokens.weight"][id]]
+        for id in ids
+    ]
+    gate = gelu if c.activation == "geglu" else lambda x: x / (1 + math.exp(-x))
+    behind_attention, before_mlp = None, "post_attention_layernorm"
+    if c.post_norms:
+        behind_attention, before_mlp = before_mlp, "pre_feedforward_layernorm"
     for layer in range(c.layers):
         weights = {
             name.removeprefix(f"model.layers.{layer}.").removesuffix(".weight"): value
             for name, value in tensors.items()
             if name.startswith(f"model.layers.{layer}.")
         }
-        attended = slow_attention(
-            c, weights, [rms_norm(x, weights["input_layernorm"], c.norm_epsilon) for x in stream]
-        )
+        normed = [rms_norm(x, weights["input_layernorm"], c.norm_epsilon) for x in stream]
+        attended = slow_attention(c, layer, weights, normed)
+        if behind_attention:
+            attended = [rms_norm(x, weights[behind_attention], c.norm_epsilon) for x in attended]
         stream = [euler_step(x, c.step_size, f) for x, f in zip(stream, attended, strict=True)]
         transformed = [
-            swiglu_mlp(weights, rms_norm(x, weights["post_attention_layernorm"], c.norm_epsilon))
+            gated_mlp(weights, gate, rms_norm(x, weights[before_mlp], c.norm_epsilon))
             for x in stream
         ]
+        if c.post_norms:
+            weight = weights["post_feedforward_layernorm"]
+            transformed = [rms_norm(x, weight, c.norm_epsilon) for x in transformed]
         stream = [euler_step(x, c.step_size, f) for x, f in zip(stream, transformed, strict=True)]
     first = tensors["model.embed_tokens.weight"] if c.tied else tensors["lm_head.weight"]
     heads = [first, *(tensors[f"mtp_heads.{head}.weight"] for head in range(1, c.mtp_heads))]
@@ -105,43 +116,55 @@ def add(a: Vector, b: Vector) -> Vector:
     return [x + y for x, y in zip(a, b, strict=True)]
 
 
-def slow_attention(c, weights, xs: list[Vector]) -> list[Vector]:
+def slow_attention(c, layer: int, weights, xs: list[Vector]) -> list[Vector]:
     """Causal grouped-query attention: query head h reads key/value head h // (heads / kv_heads)."""
     size = c.head_size
-    queries = [
-        [rotate(c, part, position) for part in split(apply(weights["self_attn.q_proj"], x), size)]
-        for position, x in enumerate(xs)
-    ]
-    keys = [
-        [rotate(c, part, position) for part in split(apply(weights["self_attn.k_proj"], x), size)]
-        for position, x in enumerate(xs)
-    ]
-    values = [split(apply(weights["self_attn.v_proj"], x), size) for x in xs]
+    rotates = not c.rope_layers or c.rope_layers[layer % len(c.rope_layers)]
+    window = c.windows[layer % len(c.windows)] if c.windows else 0
+
+    def heads(part: str, position: int, x: Vector) -> list[Vector]:
+        product = apply(weights[f"self_attn.{part}_proj"], x)
+        if c.qkv_bias:
+            product = add(product, weights[f"self_attn.{part}_proj.bias"])
+        parts = split(product, size)
+        if part == "v":
+            return parts
+        if c.qk_norm != "none":
+            weight = weights.get(f"self_attn.{part}_norm", [1.0] * size)
+            parts = [rms_norm(each, weight, c.norm_epsilon) for each in parts]
+        plain = window and c.window_rope_theta
+        turned = rotate_plainly if plain else rotate
+        return [turned(c, each, position) if rotates else each for each in parts]
+
+    queries, keys, values = (
+        [heads(part, position, x) for position, x in enumerate(xs)] for part in "qkv"
+    )
     outputs = []
     for position in range(len(xs)):
         joined: Vector = []
+        seen = range(max(0, position + 1 - window) if window else 0, position + 1)
         for head in range(c.heads):
             group = head // (c.heads // c.kv_heads)
             scores = [
-                dot(queries[position][head], keys[other][group]) / math.sqrt(size)
-                for other in range(position + 1)
+                dot(queries[position][head], keys[other][group]) / math.sqrt(size) for other in seen
             ]
             exponentials = [math.exp(score) for score in scores]
             shares = [value / sum(exponentials) for value in exponentials]
             joined += [
-                sum(share * values[other][group][i] for other, share in enumerate(shares))
+                sum(
+                    share * values[other][group][i]
+                    for other, share in zip(seen, shares, strict=True)
+                )
                 for i in range(size)
             ]
         outputs.append(apply(weights["self_attn.o_proj"], joined))
     return outputs
 
 
-def swiglu_mlp(weights, x: Vector) -> Vector:
+def gated_mlp(weights, function, x: Vector) -> Vector:
     gate, up = apply(weights["mlp.gate_proj"], x), apply(weights["mlp.up_proj"], x)
-    return apply(
-        weights["mlp.down_proj"],
-        [g / (1 + math.exp(-g)) * u for g, u in zip(gate, up, strict=True)],
-    )
+    hidden = [function(g) * u for g, u in zip(gate, up, strict=True)]
+    return apply(weights["mlp.down_proj"], hidden)
 
 
 def rms_norm(x: Vector, weight: Vector, epsilon: float) -> Vector:
@@ -155,11 +178,20 @@ def rotate(c, x: Vector, position: int) -> Vector:
     Element i of the first half and element i of the second are a point in the plane, which is
     rotated by position · θ^(−2i/E), or by less where positions are scaled.
     """
-    half = len(x) // 2
     grown = getattr(c.rope_scaling, "attention_factor", 1)
+    return turn(x, [position * frequency(c, i) for i in range(len(x) // 2)], grown)
+
+
+def rotate_plainly(c, x: Vector, position: int) -> Vector:
+    """By the base of layers with windows."""
+    theta, pairs = c.window_rope_theta, range(len(x) // 2)
+    return turn(x, [position * theta ** (-2 * i / len(x)) for i in pairs], 1)
+
+
+def turn(x: Vector, angles: list[float], grown: float) -> Vector:
+    half = len(x) // 2
     rotated = [0.0] * len(x)
-    for i in range(half):
-        angle = position * frequency(c, i)
+    for i, angle in enumerate(angles):
         rotated[i] = grown * (x[i] * math.cos(angle) - x[i + half] * math.sin(angle))
         rotated[i + half] = grown * (x[i] * math.sin(angle) + x[i + half] * math.cos(angle))
     return rotated

@@ -93,6 +93,7 @@ def test_every_op_agrees_with_finite_differences():
         "add_layer_norm",
         "gelu",
         "relu2",
+        "geglu",
     }
     assert max(comparison.error for comparison in comparisons) < 1e-10
 

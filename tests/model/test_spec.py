@@ -92,9 +92,13 @@ def names_of_llama(config):
         *(f"self_attn.{part}_norm" for part in "qk" * (config.qk_norm == "weighted")),  # of Qwen3
         "post_attention_layernorm",
         *(f"mlp.{part}_proj" for part in (*gated(config), "down")),
+        *(f"{part}_feedforward_layernorm" for part in ("pre", "post") * config.post_norms),  # Gemma
     ]
+    biases = [f"self_attn.{part}_proj.bias" for part in "qkv" * config.qkv_bias]  # of Qwen2
     expected = {
-        f"model.layers.{index}.{part}.weight" for index in range(config.layers) for part in layer
+        f"model.layers.{index}.{part}"
+        for index in range(config.layers)
+        for part in (*(f"{part}.weight" for part in layer), *biases)
     }
     return expected | {"model.embed_tokens.weight", "model.norm.weight"}
 

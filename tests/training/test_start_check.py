@@ -32,6 +32,17 @@ ODD = ModelConfig.from_dict(
 )
 YARN = {"type": "yarn", "factor": 4.0, "original_context": 512}
 SCALED = replace(SMALL, rope_scaling=read_rope_scaling(YARN))
+KINDS = replace(SMALL, qkv_bias=True, windows=(64, 0, 0), rope_layers=(1, 1, 0))
+GEMMA3 = replace(
+    SMALL,
+    activation="geglu",
+    post_norms=True,
+    embedding_scale=11.3,
+    qk_norm="weighted",
+    windows=(64, 0),
+    window_rope_theta=100.0,
+    tied=True,
+)
 LARGE = 10**9  # parameters: threads share the work of every op
 
 
@@ -73,6 +84,21 @@ class RopeFactorForgotten(CpuBackend):
 
 def shifted(table):
     return np.vstack([table, table[-1:]])
+
+
+class WindowOffByOne(CpuBackend):
+    def window_starts(self, starts, offset, window, last, out):
+        super().window_starts(starts, offset, window + 1, last, out)
+
+
+class WindowForgotten(CpuBackend):
+    def window_starts(self, starts, offset, window, last, out):
+        out[...] = starts
+
+
+class BiasForgotten(CpuBackend):
+    def linear_bias(self, x, weight, bias, out):
+        self.linear(x, weight, out)
 
 
 class ReplicaForgotten(CpuBackend):
@@ -163,7 +189,11 @@ def wrong(engine, config):
     return {row.case.split(",")[0] for row in check_form(engine, config) if not row.passed}
 
 
-@pytest.mark.parametrize("config", [SMALL, ODD, SCALED], ids=["small", "odd", "scaled positions"])
+@pytest.mark.parametrize(
+    "config",
+    [SMALL, ODD, SCALED, KINDS, GEMMA3],
+    ids=["small", "odd", "scaled positions", "layer kinds", "as Gemma 3"],
+)
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_right_engine_passes(config, threads):
     assert wrong(CpuBackend(threads), config) == set()
@@ -190,6 +220,18 @@ def test_a_mistake_is_found_in_the_way_that_a_model_of_this_size_trains(engine, 
 def test_a_table_of_angles_without_the_models_scaling_is_found(engine):
     assert wrong(engine, SMALL) == set()
     assert {"gradients", "decoding"} <= wrong(engine, SCALED)
+
+
+@pytest.mark.parametrize("engine", [WindowOffByOne(1), WindowForgotten(1), BiasForgotten(1)])
+def test_a_window_or_a_bias_that_a_model_has_is_checked(engine):
+    assert wrong(engine, SMALL) == set()
+    assert {"gradients", "decoding"} <= wrong(engine, KINDS)
+
+
+def test_layers_of_every_kind_are_checked():
+    form = small_form(replace(KINDS, layers=24, windows=(0,) * 20 + (64,) * 4, rope_layers=(1, 0)))
+    kinds = {form.layer_kind(layer) for layer in range(form.layers)}
+    assert kinds == {(0, True), (0, False), (43, True), (43, False)}
 
 
 GPT2, GROUPED = {"preset": "gpt2-tiny"}, {"preset": "small", "qk_norm": "rms"}
@@ -322,6 +364,14 @@ def test_the_engine_of_a_gpu_passes_with_scaled_positions(precision):
     expected = ReferenceBackend(np.float64).rope_table(*scaled)
     for found, right in zip(engine.rope_table(*scaled), expected, strict=True):
         np.testing.assert_allclose(engine.to_host(found), right, atol=1e-6)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp8"])
+def test_the_engine_of_a_gpu_passes_with_layers_of_every_kind(precision):
+    engine = make_backend("cuda", precision=precision)
+    for norms in ("none", "weighted"):
+        assert wrong(engine, replace(KINDS, qk_norm=norms)) == set()
 
 
 @pytest.mark.gpu

@@ -6,7 +6,8 @@
 // the rows where its entries occur, sorted by entry and row. A warp then adds up the rows of an
 // entry, or all warps those of a frequent one. No atomics on floats: equal inputs give equal bits.
 //
-// A GPT-2 adds a learned embedding of the position.
+// A GPT-2 adds a learned embedding of the position. A Gemma scales what enters the stream: `scale`,
+// in place, of the stream (RESIDUAL) or of its gradient (ACTIVATION).
 //
 // forward   in: ids (N) int, table (V, D) ACTIVATION    out: out (N, D) RESIDUAL
 //           bytes: N · D · (activation + residual)
@@ -45,6 +46,26 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
     for (int i = 0; i < WIDTH; ++i) value.at[i] += other.at[i];
     store(out + size_t(row) * DIM + column, value);
+}
+
+template <typename T>
+__device__ __forceinline__ void scale_in_place(T* x, float factor, int rows) {
+    const size_t at = (size_t(blockIdx.x) * THREADS + threadIdx.x) * WIDTH;
+    if (at >= size_t(rows) * DIM) return;
+    Eight value = load(x + at);
+#pragma unroll
+    for (int i = 0; i < WIDTH; ++i) value.at[i] *= factor;
+    store(x + at, value);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    scale_stream(RESIDUAL* x, float factor, int rows) {
+    scale_in_place(x, factor, rows);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    scale_gradient(ACTIVATION* x, float factor, int rows) {
+    scale_in_place(x, factor, rows);
 }
 
 constexpr int LOOKS = 8;  // ids that a lane reads together

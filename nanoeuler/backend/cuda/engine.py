@@ -72,6 +72,10 @@ class CudaBackend(DecodingOps, LogitOps, BiasedOps, OptimizerOps):
                 "--device cuda: no kernel drops what adapters read, or adds to products in fp8; "
                 "set lora.dropout to 0 and precision to bf16, or use --device cpu"
             )
+        if getattr(form, "post_norm", False):
+            raise UserError(
+                "--device cuda: model.post_norms has no kernels on a GPU; use --device cpu"
+            )
         if dim % WIDTH:
             raise UserError(
                 f"--device cuda: model.dim is {dim}; the kernels read {WIDTH} elements at a time, "
@@ -98,6 +102,12 @@ class CudaBackend(DecodingOps, LogitOps, BiasedOps, OptimizerOps):
         N, D = out_ND.shape
         arrays = ids_N, table_VD, out_ND
         self.launch_elementwise(self.sources.embedding(D), "embedding", N * D, *arrays, N)
+
+    def scale(self, x_ND: Array, factor: float) -> None:
+        N, D = x_ND.shape
+        kernel = "scale_stream" if x_ND.dtype == self.residual else "scale_gradient"
+        source, arguments = self.sources.embedding(D), (x_ND, float(factor), N)
+        self.launch_elementwise(source, kernel, N * D, *arguments)
 
     def embedding_backward(
         self, ids_N: Array, dout_ND: Array, dtable_VD: Array, *, accumulate: bool
@@ -287,6 +297,27 @@ class CudaBackend(DecodingOps, LogitOps, BiasedOps, OptimizerOps):
         source, elements = self.sources.cache(G * E), B * T * G * E
         arrays = new_BTGE, strides[0], offset_B, cache_BSGE
         self.launch_elementwise(source, "write_cache", elements, *arrays, B * T, T, S, strides[1])
+
+    def window_starts(
+        self, starts_BT: Array, offset_B: Array, window: int, last: int, out_BT: Array
+    ) -> None:
+        B, T = starts_BT.shape
+        arguments = starts_BT, offset_B, window, last, out_BT, B * T, T
+        grid, threads = blocks(B * T, ELEMENTWISE_THREADS), ELEMENTWISE_THREADS
+        self.launch(self.sources.cache(WIDTH), "window_starts", grid, threads, *arguments)
+
+    # ---- GEGLU
+
+    def geglu(self, gate_NF: Array, up_NF: Array, out_NF: Array) -> None:
+        arrays = gate_NF, up_NF, row_stride(gate_NF), out_NF
+        self.launch_on_rows("geglu", "geglu", out_NF, *arrays)
+
+    def geglu_backward(
+        self, dout_NF: Array, gate_NF: Array, up_NF: Array, dgate_NF: Array, dup_NF: Array
+    ) -> None:
+        inputs = dout_NF, gate_NF, up_NF, row_stride(gate_NF)
+        outputs = dgate_NF, dup_NF, row_stride(dgate_NF)
+        self.launch_on_rows("geglu", "geglu_backward", dout_NF, *inputs, *outputs)
 
     # ---- SwiGLU
 

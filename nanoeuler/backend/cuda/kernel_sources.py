@@ -326,6 +326,7 @@ class KernelSources:
             self.rope(head_size),
             self.head_norm(head_size),
             self.cache(key),
+            self.cache(WIDTH),
             self.elementwise("swiglu", ffn),
             *(self.decode_layer(decoding, rows) for rows in row_counts),
             *(self.decode_head(dim, rows) for rows in row_counts),

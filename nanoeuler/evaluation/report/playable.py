@@ -52,6 +52,8 @@ def playable(run: Run) -> Playable | None:
 def fits(config: ModelConfig) -> bool:
     return (
         not config.only_ours
+        and not (config.post_norms or config.window_rope_theta)
+        and (config.activation, config.embedding_scale) == ("swiglu", 1)
         and sum(tensor.size for tensor in written_tensors(config)) <= MOST_PARAMETERS
     )
 
@@ -66,9 +68,11 @@ def pack(stage: str, folder: Path) -> Playable | None:
     numbers = np.concatenate([buffer[tensor.name].reshape(-1) for tensor in tensors])
     halves = round_to_bfloat16(numbers).view(np.uint32)
     planes = np.concatenate([halves >> 24, halves >> 16]).astype(np.uint8)
-    scale_I, factor = rope_scale(saved.config)
+    config, (scale_I, factor) = saved.config, rope_scale(saved.config)
+    kinds = [config.layer_kind(layer) for layer in range(config.layers)]
     description = {
-        "config": dataclasses.asdict(saved.config) | {"rope_scale": [scale_I.tolist(), factor]},
+        "config": dataclasses.asdict(config)
+        | {"rope_scale": [scale_I.tolist(), factor], "layer_kinds": kinds},
         "tensors": [[tensor.name, tensor.size] for tensor in tensors],
         "tokenizer": describe_tokenizer(tokenizer)
         | {"calls": tokenizer.call_ids if saved.calculator else []},

@@ -69,6 +69,8 @@ class Block(ABC, Generic[Weights, Activations]):
     form: BlockForm
     cache_shape: tuple[int, int] | None = None
     """Key/value heads and their size, for a block that keeps keys and values of past tokens."""
+    window = 0
+    """Tokens that attention sees, or 0 for the whole document: which `Rows` a pass gives it."""
     recomputable = False
     """May all blocks of this kind share their activations, and `recompute` them?"""
 

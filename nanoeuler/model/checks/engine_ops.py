@@ -77,6 +77,7 @@ def check_device_ops(engine: Backend) -> Iterator[Comparison]:
     yield from each(check_embedding_at, [(1, 8, 16, 3), (2500, 128, 40, 512)])
     for op in ELEMENTWISE:
         yield from each(partial(check_elementwise, op), [(1, 8), (37, 344), (130, 2048)])
+    yield from each(check_geglu, [(1, 8), (37, 344)])
     yield from check_all_masked(engine, random)
     yield from check_preference(engine, random)
     # made of the ops above, which are to be named first where they are wrong
@@ -273,6 +274,21 @@ def check_swiglu(engine: Backend, random: Random, N: int, F: int) -> Iterator[Co
 
     case = f"swiglu {N} × {F}"
     yield from compare_op(case, engine, inputs, outputs, swiglu, ("packed", "dout"))
+
+
+def check_geglu(engine: Backend, random: Random, N: int, F: int) -> Iterator[Comparison]:
+    inputs: dict[str, Input] = {
+        "packed": (4 * random.normal(N, 2 * F), "activation"),
+        "dout": random.activation(N, F),
+    }
+    outputs: dict[str, Output] = {"out": ((N, F), "activation")}
+
+    def geglu(ops: Backend, a: Arrays) -> None:
+        gate, up = a.packed[:, :F], a.packed[:, F:]
+        ops.geglu(gate, up, a.out)
+        ops.geglu_backward(a.dout, gate, up, gate, up)
+
+    yield from compare_op(f"geglu {N} × {F}", engine, inputs, outputs, geglu, ("packed", "dout"))
 
 
 def check_linear_swiglu(

@@ -91,6 +91,28 @@ CASES: dict[str, tuple[dict[str, Any], int]] = {
         },
         5,
     ),
+    "biases of q, k and v, a window of three tokens in one layer": (
+        {"qkv_bias": True, "windows": [0, 3], "mtp_heads": 1},
+        7,
+    ),
+    "a layer without rotation, with a window of two tokens, QK-norm": (
+        {"rope_layers": [1, 0], "windows": [0, 2], "qk_norm": "rms", "mtp_heads": 1},
+        5,
+    ),
+    "norms behind blocks, GEGLU, a scaled and tied embedding, another base in a window": (
+        {
+            "post_norms": True,
+            "activation": "geglu",
+            "embedding_scale": 1.7,
+            "tied": True,
+            "windows": [3, 0],
+            "window_rope_theta": 3.0,
+            "qk_norm": "weighted",
+            "head_size": 6,
+            "mtp_heads": 1,
+        },
+        7,
+    ),
     "GPT-2, two layers, K = 2, tied heads": (
         {"family": "gpt2", "kv_heads": 4, "mtp_heads": 2, "tied": True},
         7,

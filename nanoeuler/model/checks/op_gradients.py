@@ -43,6 +43,7 @@ def check_ops(backend: Backend | None = None) -> Iterator[Comparison]:
     yield from check_add_norm("add_layer_norm", ops, random)
     for op in ELEMENTWISE:
         yield from check_elementwise(op, ops, random)
+    yield from check_geglu(ops, random)
 
 
 def check_derivatives(
@@ -167,6 +168,20 @@ def check_swiglu(ops: Backend, random: Generator) -> Iterator[Comparison]:
         return float((out * dout).sum())
 
     yield from check_derivatives("swiglu", loss, {"gate": (gate, dgate), "up": (up, dup)})
+
+
+def check_geglu(ops: Backend, random: Generator) -> Iterator[Comparison]:
+    gate, up = random.standard_normal((N, F)), random.standard_normal((N, F))
+    out = np.empty((N, F))
+    dout = random.standard_normal((N, F))
+    dgate, dup = np.empty_like(gate), np.empty_like(up)
+    ops.geglu_backward(dout.copy(), gate, up, dgate, dup)
+
+    def loss() -> float:
+        ops.geglu(gate, up, out)
+        return float((out * dout).sum())
+
+    yield from check_derivatives("geglu", loss, {"gate": (gate, dgate), "up": (up, dup)})
 
 
 def check_cross_entropy(ops: Backend, random: Generator) -> Iterator[Comparison]:

@@ -103,18 +103,22 @@ class Model {
   llama(x, layer) {
     const { config: c, weights: w } = this;
     const part = `model.layers.${layer}.self_attn`;
+    const [window, rotates] = c.layer_kinds[layer];
     const normed = norm(x, w[`model.layers.${layer}.input_layernorm.weight`], null, c.norm_epsilon);
-    const product = (name) => linear(w[`${part}.${name}_proj.weight`], normed);
+    const product = (name) => {
+      const bias = w[`${part}.${name}_proj.bias`]; // may be none
+      return linear(w[`${part}.${name}_proj.weight`], normed, bias);
+    };
     const [query, key, value] = ["q", "k", "v"].map(product);
     for (const [name, vector] of [["q", query], ["k", key]]) {
       const weight = w[`${part}.${name}_norm.weight`]; // may be none
       for (let start = 0; start < vector.length; start += c.head_size) {
         const head = vector.subarray(start, start + c.head_size);
         if (c.qk_norm !== "none") head.set(norm(head, weight, null, c.norm_epsilon));
-        rotate(head, this.position, c.rope_theta, c.rope_scale);
+        if (rotates) rotate(head, this.position, c.rope_theta, c.rope_scale);
       }
     }
-    const { mixed, shares } = this.attend(layer, query, key, value);
+    const { mixed, shares } = this.attend(layer, query, key, value, window);
     return { out: linear(w[`${part}.o_proj.weight`], mixed), shares };
   }
 
@@ -130,19 +134,20 @@ class Model {
     return { out: linear(w[`${part}.attn.c_proj.weight`], mixed, bias), shares };
   }
 
-  // softmax(q kᵀ / √E) v of every head over all tokens so far.
-  attend(layer, query, key, value) {
+  // softmax(q kᵀ / √E) v of every head over all tokens so far, or the last `window` of them.
+  attend(layer, query, key, value, window = 0) {
     const { heads, kv_heads, head_size: E } = this.config;
     const [keys, values] = [this.keys[layer], this.values[layer]];
     keys.push(key);
     values.push(value);
+    const unseen = window ? keys.length - window : 0;
     const mixed = new Float32Array(query.length);
     const shares = [];
     for (let head = 0; head < heads; head++) {
       const own = head * E;
       const shared = Math.floor((head * kv_heads) / heads) * E; // the key/value head that it reads
-      const scores = keys.map((each) => {
-        let sum = 0;
+      const scores = keys.map((each, token) => {
+        let sum = token < unseen ? -Infinity : 0;
         for (let i = 0; i < E; i++) sum += query[own + i] * each[shared + i];
         return sum / Math.sqrt(E);
       });
