@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from nanoeuler.backend.dropout import kept
-from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.quantized import Quantized
 from nanoeuler.backend.records import (
     AttentionArrays,
@@ -29,13 +28,14 @@ from nanoeuler.backend.records import (
     RopeTable,
     Rotation,
 )
+from nanoeuler.backend.reference_forms import FormOps
 from nanoeuler.system import provenance
 from nanoeuler.system.machine import memory, threads_asked
 
 Array = np.ndarray
 
 
-class ReferenceBackend(Backend):
+class ReferenceBackend(FormOps):
     """NumPy arrays of one float type. Slow where clarity asks for it."""
 
     name = "reference"
@@ -123,9 +123,6 @@ class ReferenceBackend(Backend):
         store(dbias_O, scale * np.einsum("no->o", dout_NO), accumulate)
 
     # ---- embedding:  out_n = table[ids_n]
-
-    def scale(self, x_ND: Array, factor: float) -> None:
-        x_ND *= factor
 
     def embedding(self, ids_N: Array, table_VD: Array | Quantized, out_ND: Array) -> None:
         # ids are checked where they enter; "clip" writes without a copy
@@ -286,12 +283,6 @@ class ReferenceBackend(Backend):
         for cache, new, offset in zip(cache_BSGE, new_BTGE, offset_B.tolist(), strict=True):
             cache[offset : offset + len(new)] = new[: max(0, len(cache) - offset)]
 
-    def window_starts(
-        self, starts_BT: Array, offset_B: Array, window: int, last: int, out_BT: Array
-    ) -> None:
-        slots_BT = offset_B[:, None] + np.arange(starts_BT.shape[1])
-        np.minimum(np.maximum(starts_BT, slots_BT - window + 1), last, out=out_BT, casting="unsafe")
-
     def attention_backward(
         self,
         saved: AttentionArrays,
@@ -384,23 +375,6 @@ class ReferenceBackend(Backend):
         if out_NF is not None:
             np.multiply(x_NF, sigma, out=out_NF)
         dx_NF[...] = slope
-
-    # ---- GEGLU (Shazeer 2020, eq. 6):  out = gelu(gate) · up
-
-    def geglu(self, gate_NF: Array, up_NF: Array, out_NF: Array) -> None:
-        self.gelu(gate_NF, out_NF)
-        out_NF *= up_NF
-
-    def geglu_backward(
-        self, dout_NF: Array, gate_NF: Array, up_NF: Array, dgate_NF: Array, dup_NF: Array
-    ) -> None:
-        """dup = dout · gelu(gate),  dgate = dout · up · gelu′(gate)"""
-        dgelu, gelu = dout_NF * up_NF, np.empty_like(dout_NF)
-        self.gelu_backward(dgelu, gate_NF, dgelu, gelu)
-        dup = dout_NF * gelu
-        np.multiply(gelu, up_NF, out=dout_NF)
-        dgate_NF[...] = dgelu
-        dup_NF[...] = dup
 
     # ---- ReLU² (So et al. 2021, section 3.1):  out = max(x, 0)²
 

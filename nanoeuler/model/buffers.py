@@ -29,7 +29,6 @@ class PassBuffers:
     no_offset: Array  # (B,) zeros: without a cache, queries and keys start together; or None
     tokens_at_once: int  # tokens whose logits exist at a time
     logits: Array  # (tokens_at_once, K · head rows); empty where no training is planned
-    starts: dict[int, Array]  # (B, T) of each sliding window: the first token in it
     norms: list[Norm] = field(default_factory=list)  # of each point, set by the model
 
 
@@ -82,15 +81,13 @@ def lay_out_pass(
             activations.append(earlier)
     add_point()
     no_offset = arena.empty((batch,), np.dtype(np.int32))
-    windows = {block.window for block in blocks} - {0}
-    starts = {each: arena.empty((batch, length), np.dtype(np.int32)) for each in sorted(windows)}
     normed, dnormed = arena.overlay((N, config.dim), ops.activation)
     delta, dx = arena.overlay((N, config.dim), ops.activation)
     tokens_at_once = logit_tokens(N, head_columns(config), ops) if training else 0
     logits = arena.empty((tokens_at_once, head_columns(config)), ops.activation)
     stream = StreamBuffers(normed, dnormed, delta, dx)
     state = points, inverse_rms, stream, activations
-    return PassBuffers(batch, length, *state, no_offset, tokens_at_once, logits, starts)
+    return PassBuffers(batch, length, *state, no_offset, tokens_at_once, logits)
 
 
 def with_norms(
@@ -152,7 +149,7 @@ class KeptBuffers:
             self.shared = x, ops.empty((N,)), normed
         x, inverse_rms, normed = (array[:N] for array in self.shared)
         stream, points = StreamBuffers(normed, None, None, None), ([x] * 2, [inverse_rms] * 2)
-        buffers = PassBuffers(batch, length, *points, stream, [], None, 0, None, {})
+        buffers = PassBuffers(batch, length, *points, stream, [], None, 0, None)
         return with_norms(buffers, self.config, (self.norm_weights[0], self.norm_weights[-1]))
 
 

@@ -10,6 +10,7 @@ from nanoeuler.model.blocks.biased_attention import BiasedAttention
 from nanoeuler.model.blocks.block import Block
 from nanoeuler.model.blocks.mlp import Gelu, Relu2
 from nanoeuler.model.blocks.swiglu import Swiglu
+from nanoeuler.model.blocks.varied import VariedAttention, VariedMlp
 from nanoeuler.model.config import ModelConfig
 
 
@@ -28,8 +29,13 @@ class Family:
 
 
 def llama_layer(config: ModelConfig, layer: int) -> tuple[Block[Any, Any], ...]:
-    mlp: type[Relu2 | Swiglu] = Relu2 if config.activation == "relu2" else Swiglu
-    return Attention(config, layer), mlp(config, layer)
+    c = config
+    varies = c.qkv_bias or c.windows or c.rope_layers or c.post_norms
+    attention = VariedAttention if varies else Attention
+    mlp: type[Relu2 | Swiglu] = Relu2 if c.activation == "relu2" else Swiglu
+    if c.activation == "geglu" or c.post_norms:
+        mlp = VariedMlp
+    return attention(config, layer), mlp(config, layer)
 
 
 def gpt2_layer(config: ModelConfig, layer: int) -> tuple[Block[Any, Any], ...]:

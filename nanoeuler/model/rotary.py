@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from nanoeuler.backend.ops import Backend
+from nanoeuler.backend.records import RopeTable
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.rope_scaling import Linear, Llama3, Yarn
 
@@ -20,6 +22,13 @@ def rope_arguments(config: ModelConfig) -> tuple[Any, ...]:
     if c.rope_scaling is None:
         return c.head_size, c.rope_theta
     return c.head_size, c.rope_theta, *rope_scale(c)
+
+
+def rope_tables(config: ModelConfig, ops: Backend, positions: int) -> tuple[RopeTable, RopeTable]:
+    """Tables of so many positions, for layers that see the whole document and for those with a
+    sliding window."""
+    table, theta = ops.rope_table(positions, *rope_arguments(config)), config.window_rope_theta
+    return table, ops.rope_table(positions, config.head_size, theta) if theta else table
 
 
 def rope_scale(config: ModelConfig) -> tuple[np.ndarray, float]:

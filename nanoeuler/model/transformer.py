@@ -10,7 +10,7 @@ the blocks in reverse order. The formulas of the ops stand in `backend/reference
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from nanoeuler.model.families import make_blocks
 from nanoeuler.model.flat import FlatBuffer, model_weights, weights_of
 from nanoeuler.model.heads import Heads
 from nanoeuler.model.quantized import QuantizedBuffer
-from nanoeuler.model.rotary import rope_arguments
+from nanoeuler.model.rotary import rope_tables
 from nanoeuler.model.tensors import NamedArrays
 
 FIRST_POSITIONS = 4096
@@ -88,10 +88,9 @@ class Transformer:
         self.buffers = KeptBuffers(config, backend, points, recompute=recompute)
         self.caches = CachePool(backend, [block.cache_shape for block in self.blocks])
         positions = min(config.context, FIRST_POSITIONS)
-        self.rope_tables: list[RopeTable] = []
-        """The longest is last. Programs that were recorded read the shorter ones."""
-        self.window_rope_tables: list[RopeTable] = []
-        """The same of layers with a sliding window."""
+        self.rope_tables: list[tuple[RopeTable, RopeTable]] = []
+        """Of the layers without a sliding window and of those with one. The longest are last.
+        Programs that were recorded read the shorter ones."""
         self.need_positions(positions)
 
     def refresh(self) -> None:
@@ -100,7 +99,7 @@ class Transformer:
 
     @property
     def rope_table(self) -> RopeTable:
-        return self.rope_tables[-1]
+        return self.rope_tables[-1][0]
 
     def need_positions(self, positions: int) -> None:
         """Make a rotary table of at least `positions`.
@@ -110,13 +109,8 @@ class Transformer:
         """
         known = len(self.rope_table[0]) if self.rope_tables else 0
         if known < positions:
-            positions = max(positions, 2 * known)
-            c, make = self.config, self.backend.rope_table
-            table = make(positions, *rope_arguments(c))
-            self.rope_tables.append(table)
-            if c.window_rope_theta:
-                table = make(positions, c.head_size, c.window_rope_theta)
-            self.window_rope_tables.append(table)
+            tables = rope_tables(self.config, self.backend, max(positions, 2 * known))
+            self.rope_tables.append(tables)
 
     # ---- training and whole rows
 
@@ -144,16 +138,6 @@ class Transformer:
         positions = batch.positions.reshape(-1)
         seeds = None if batch.seeds is None else batch.seeds.reshape(-1)
         return Rows(positions, batch.starts, buffers.no_offset, self.rope_table, seeds)
-
-    def rows_by_window(self, rows: Rows, buffers: PassBuffers) -> dict[int, Rows]:
-        """`rows` as blocks of each sliding window see them; 0: without one.
-
-        To attention, a document starts with the first token in the window.
-        """
-        table, found = self.window_rope_tables[-1], {0: rows}
-        for window, starts_BT in buffers.starts.items():
-            found[window] = replace(rows, starts_BT=starts_BT, rope_table=table)
-        return found
 
     def embed(self, ids_N: Array, positions_N: Array, buffers: PassBuffers) -> None:
         """The tokens' embeddings are where the residual stream begins.
@@ -183,20 +167,14 @@ class Transformer:
         `forward`.
         """
         ops, norms, stream = self.backend, buffers.norms, buffers.stream
-        last = buffers.length - 1
-        if slots:
-            last = next(each.keys_BSGE.shape[1] for each in slots if each) - 1
-        for window, starts_BT in buffers.starts.items():
-            ops.window_starts(rows.starts_BT, rows.offset_B, window, last, starts_BT)
-        rows_of = self.rows_by_window(rows, buffers)
+        rows.window_table = self.rope_tables[-1][1]
         ops.norm(norms[first])
         for i in range(first, len(self.blocks)):
             block, w, saved = self.blocks[i], weights.blocks[i], buffers.blocks[i]
             cached = slots[i] if slots else None
             if before_block:
                 before_block(i)
-            seen = rows_of[block.window]
-            block.forward(ops, w, saved, BlockPass(seen, norms[i], stream, norms[i + 1], cached))
+            block.forward(ops, w, saved, BlockPass(rows, norms[i], stream, norms[i + 1], cached))
 
     def backward(
         self,
@@ -240,15 +218,14 @@ class Transformer:
         `after_block(i)` is called once the gradients of block i, and of all above it but a tied
         embedding's, are final.
         """
-        ops, stream = self.backend, buffers.stream
-        rows_of = self.rows_by_window(self.rows(batch, buffers), buffers)
+        ops, stream, rows = self.backend, buffers.stream, self.rows(batch, buffers)
+        rows.window_table = self.rope_tables[-1][1]
         dweights = gradients.final_norm, gradients.final_norm_bias
         into = NormGradients(stream.dx, *dweights, accumulate=accumulate)
         ops.norm_backward(stream.dnormed, buffers.norms[-1], into)
         for i in reversed(range(len(self.blocks))):
             block, saved, norm = self.blocks[i], buffers.blocks[i], buffers.norms[i]
-            seen, following = rows_of[block.window], buffers.norms[i + 1]
-            p = BlockPass(seen, norm, stream, following, accumulate=accumulate)
+            p = BlockPass(rows, norm, stream, buffers.norms[i + 1], accumulate=accumulate)
             w, dw = self.weights.blocks[i], gradients.blocks[i]
             if self.recompute and block.recomputable:
                 block.recompute(ops, w, saved, norm)

@@ -105,9 +105,9 @@ def test_a_longer_rotary_table_leaves_the_one_that_recorded_programs_read(model)
     before = model.rope_table
     positions = len(before[0])
     model.need_positions(positions)
-    assert model.rope_tables == [before]
+    assert model.rope_tables == [(before, before)]
     model.need_positions(positions + 1)
-    assert model.rope_tables[0] is before
+    assert model.rope_tables[0][0] is before
     assert model.rope_table is not before
     assert len(model.rope_table[0]) == 2 * positions, "few are made, however it grows"
     np.testing.assert_array_equal(model.rope_table[0][:positions], before[0])

@@ -113,10 +113,10 @@ def test_a_cache_gives_the_same_however_tokens_come(name, make_model, make_batch
 
 def test_a_window_as_long_as_the_context_is_none(make_model):
     model = make_model(**FIELDS, windows=[64, 63])
-    assert [block.window for block in model.blocks[::2]] == [0, 63]
+    assert [block.form.window for block in model.blocks[::2]] == [0, 63]
     # but its layer keeps the base of its rotation
     model = make_model(**FIELDS, windows=[64, 0], window_rope_theta=3.0)
-    assert [block.window for block in model.blocks[::2]] == [64, 0]
+    assert [block.form.window for block in model.blocks[::2]] == [64, 0]
     assert make_model(**FIELDS, windows=[0, 0]).config == make_model(**FIELDS).config
 
 

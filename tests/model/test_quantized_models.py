@@ -32,7 +32,8 @@ SHAPES = {
     "ReLU²": LLAMA | {"activation": "relu2"},
     "biases and a window": LLAMA | {"qkv_bias": True, "windows": [9, 0]},
     "as Gemma 3": LLAMA
-    | {"activation": "geglu", "post_norms": True, "embedding_scale": 3.0, "qk_norm": "weighted"},
+    | {"activation": "geglu", "post_norms": True, "embedding_scale": 3.0, "qk_norm": "weighted"}
+    | {"step_size": 1.0},
     "GPT-2": FIELDS | {"family": "gpt2", "kv_heads": 4, "mtp_heads": 1, "tied": True, "ffn": 96},
 }
 NEAR = 3e-4

@@ -97,7 +97,7 @@ def test_other_programs_do_not_get_it(tmp_path):
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"activation": "relu"}, "model.activation is 'relu'; there are swiglu, relu2"),
+        ({"activation": "relu"}, "model.activation is 'relu'; there are swiglu, geglu, relu2"),
         (
             {"preset": "gpt2-tiny", "activation": "relu2"},
             "model.activation is 'relu2', but model.family gpt2 has swiglu here",

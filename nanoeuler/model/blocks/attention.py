@@ -18,9 +18,8 @@ from nanoeuler.backend.records import (
 )
 from nanoeuler.backend.runtime import Arena
 from nanoeuler.model.blocks.block import Block, BlockPass, Rows
-from nanoeuler.model.blocks.post_norm import PostNorm
-from nanoeuler.model.config import ModelConfig, round_up
-from nanoeuler.model.tensors import ALIGNMENT, NamedArrays, NamedViews, TensorSpec, packed_rows
+from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.tensors import NamedArrays, NamedViews, TensorSpec, packed_rows
 
 
 @dataclass
@@ -33,7 +32,6 @@ class AttentionActivations:
     heads: AttentionArrays  # views of the first two
     norms: list[HeadNorm]  # of q and of k, weights left out; empty without qk_norm
     rotated: list[Array]  # views (N, heads, E) of what rotary positions rotate
-    post_norm: PostNorm | None
 
     dquery_key_value: Array  # (N, columns)
     dout: Array  # (N, H·E)
@@ -51,7 +49,6 @@ class Attention(Block[AttentionWeights, AttentionActivations]):
         self.query_size, self.key_size = c.heads * c.head_size, c.kv_heads * c.head_size
         key = self.product_rows(self.query_size)
         value = key + self.product_rows(self.key_size)
-        window, rotates = c.layer_kind(layer)
         self.form = AttentionForm(
             c.step_size,
             c.norm_epsilon,
@@ -63,40 +60,27 @@ class Attention(Block[AttentionWeights, AttentionActivations]):
             key=slice(key, key + self.key_size),
             value=slice(value, value + self.key_size),
             qk_norm=c.qk_norm,
-            qkv_bias=c.qkv_bias,
-            window=window,
-            rotates=rotates,
-            post_norm=c.post_norms,
         )
         self.cache_shape = c.kv_heads, c.head_size
-        self.window = window
 
     def product_rows(self, size: int) -> int:
-        """Rows of q, k or v in the packed product. With biases they are padded to whole blocks, so
-        that those are neighbours, too."""
-        if self.config.qkv_bias:
-            return round_up(size, ALIGNMENT)
+        """Rows of q, k or v in the packed product."""
         return packed_rows(size, self.config.dim)
 
     def tensors(self) -> list[TensorSpec]:
         dim, prefix = self.config.dim, f"model.layers.{self.layer}"
         residual_std = 0.02 / math.sqrt(2 * self.config.layers)
-        sizes = {"q": self.query_size, "k": self.key_size, "v": self.key_size}
-        tensors = [TensorSpec(f"{prefix}.input_layernorm.weight", (dim,), None)]
-        for part, size in sizes.items():
-            name, rows = f"{prefix}.self_attn.{part}_proj.weight", self.product_rows(size)
-            tensors.append(TensorSpec(name, (size, dim), storage_shape=(rows, dim), packed=True))
-        name = f"{prefix}.self_attn.o_proj.weight"
-        tensors.append(TensorSpec(name, (dim, self.query_size), residual_std))
-        for part, size in sizes.items() if self.form.qkv_bias else ():  # as in Qwen2
-            name, rows = f"{prefix}.self_attn.{part}_proj.bias", self.product_rows(size)
-            tensors.append(TensorSpec(name, (size,), 0.0, storage_shape=(rows,), packed=True))
+        tensors = [
+            TensorSpec(f"{prefix}.input_layernorm.weight", (dim,), None),
+            TensorSpec(f"{prefix}.self_attn.q_proj.weight", (self.query_size, dim), packed=True),
+            TensorSpec(f"{prefix}.self_attn.k_proj.weight", (self.key_size, dim), packed=True),
+            TensorSpec(f"{prefix}.self_attn.v_proj.weight", (self.key_size, dim), packed=True),
+            TensorSpec(f"{prefix}.self_attn.o_proj.weight", (dim, self.query_size), residual_std),
+        ]
         if self.form.qk_norm == "weighted":  # names and shapes of Qwen3
             for part in "qk":
                 name = f"{prefix}.self_attn.{part}_norm.weight"
                 tensors.append(TensorSpec(name, (self.form.head_size,), None))
-        if self.form.post_norm:  # the name in Gemma 2
-            tensors.append(TensorSpec(f"{prefix}.post_attention_layernorm.weight", (dim,), None))
         return tensors
 
     def flops(self) -> tuple[int, int]:
@@ -104,17 +88,12 @@ class Attention(Block[AttentionWeights, AttentionActivations]):
         return super().flops()[0], 4 * self.form.heads * self.form.head_size
 
     def weights(self, buffer: NamedViews, norms: NamedArrays) -> AttentionWeights:
-        norm, query, key, value, output, *more = (tensor.name for tensor in self.tensors())
-        biases = [name for name in more if name.endswith(".bias")]
-        found = {name.split(".")[-2]: norms[name] for name in more[len(biases) :]}
+        norm, query, key, value, output, *qk_norms = (tensor.name for tensor in self.tensors())
         return AttentionWeights(
             norms[norm],
             buffer.packed(query, key, value),
             buffer[output],
-            found.get("q_norm"),
-            found.get("k_norm"),
-            buffer.packed(*biases) if biases else None,
-            post_norm=found.get("post_attention_layernorm"),
+            *(norms[name] for name in qk_norms),
         )
 
     def activations(
@@ -145,9 +124,6 @@ class Attention(Block[AttentionWeights, AttentionActivations]):
             heads=self.by_head(packed, out, rows),
             norms=self.head_norms(arena, ops, N, backward_N, first),
             rotated=self.rotated(packed),
-            post_norm=PostNorm.of(
-                arena, ops, self.config, N, backward_N, first.post_norm if first else None
-            ),
             dquery_key_value=dpacked,
             dout=dout,
             dheads=first.dheads if first else self.by_head(dpacked, dout, rows),
@@ -204,10 +180,12 @@ class Attention(Block[AttentionWeights, AttentionActivations]):
             ops.write_cache(p.slots.values_BSGE, heads.value, offset_B)
             heads = heads._replace(key=p.slots.keys_BSGE, value=p.slots.values_BSGE)
         ops.attention(heads, p.rows.starts_BT, offset_B, a.lse)
-        if a.post_norm:
-            a.post_norm.step(ops, a.out, w.output, w.post_norm, self.euler_step(w, p))
-        else:
-            ops.euler_step(a.out, w.output, self.euler_step(w, p))
+        self.last_step(ops, w, a, p)
+
+    def last_step(
+        self, ops: Backend, w: AttentionWeights, a: AttentionActivations, p: BlockPass
+    ) -> None:
+        ops.euler_step(a.out, w.output, self.euler_step(w, p))
 
     def euler_step(self, w: AttentionWeights, p: BlockPass) -> EulerStep:
         """The block's last step: no layer has a bias."""
@@ -217,17 +195,14 @@ class Attention(Block[AttentionWeights, AttentionActivations]):
         self, ops: Backend, w: AttentionWeights, a: AttentionActivations, normed: Array, rows: Rows
     ) -> None:
         """From the normed input to q, k and v, q and k normed by head and rotated."""
-        packed, bias = a.query_key_value, w.query_key_value_bias
-        if not a.norms and bias is None and self.form.rotates:
+        packed = a.query_key_value
+        if not a.norms:
             ops.linear_rope(normed, w.query_key_value, packed, a.rotated, rows.rotation)
             return
-        if bias is None:
-            ops.linear(normed, w.query_key_value, packed)
-        else:
-            ops.linear_bias(normed, w.query_key_value, bias, packed)
+        ops.linear(normed, w.query_key_value, packed)
         for x_NHE, head_norm in self.normed_heads(w, a, packed):
             ops.head_norm(x_NHE, head_norm)
-        for part in a.rotated if self.form.rotates else ():
+        for part in a.rotated:
             ops.rope(part, *rows.rotation)
 
     def normed_heads(
@@ -250,25 +225,18 @@ class Attention(Block[AttentionWeights, AttentionActivations]):
     ) -> None:
         w, a, h, dx = weights, saved, self.form.step_size, p.stream.dx
         rows, accumulate = p.rows, p.accumulate
-        if a.post_norm:
-            norms = w.post_norm, gradients.post_norm
-            dx = a.post_norm.backward(ops, dx, *norms, accumulate=accumulate)
         # dx flows past the block unchanged, and into it scaled by h
         ops.linear_backward_weight(dx, a.out, gradients.output, accumulate=accumulate, scale=h)
         ops.linear_backward_input(dx, w.output, a.dout, scale=h)
-        rotation = rows.rotation if self.form.rotates else None
-        ops.attention_backward(a.heads, a.dheads, rows.starts_BT, a.lse, rotation)
+        ops.attention_backward(a.heads, a.dheads, rows.starts_BT, a.lse, rows.rotation)
         dweights = gradients.query_norm, gradients.key_norm
         dheads = self.normed_heads(w, a, a.dquery_key_value)
         for (dx_NHE, head_norm), dweight in zip(dheads, dweights, strict=False):
             ops.head_norm_backward(dx_NHE, head_norm, dweight, accumulate=accumulate)
         arrays = w.query_key_value, gradients.query_key_value, gradients.norm
-        bias = gradients.query_key_value_bias
-        self.backward_input(ops, a.dquery_key_value, *arrays, p, bias)
+        self.backward_input(ops, a.dquery_key_value, *arrays, p)
 
     def step(
         self, ops: Backend, weights: AttentionWeights, saved: AttentionActivations, out: Array
     ) -> None:
         ops.linear(saved.out, weights.output, out)
-        if saved.post_norm:
-            saved.post_norm.forward(ops, out, weights.post_norm)

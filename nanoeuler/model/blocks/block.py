@@ -32,6 +32,7 @@ class Rows:
     offset_B: Array  # tokens that the cache holds in front of each row; 0 without a cache
     rope_table: RopeTable
     seeds_N: Array | None = None  # of dropout's random numbers, in training with any
+    window_table: RopeTable | None = None  # of layers with a sliding window
 
     @property
     def rotation(self) -> Rotation:
@@ -69,8 +70,6 @@ class Block(ABC, Generic[Weights, Activations]):
     form: BlockForm
     cache_shape: tuple[int, int] | None = None
     """Key/value heads and their size, for a block that keeps keys and values of past tokens."""
-    window = 0
-    """Tokens that attention sees, or 0 for the whole document: which `Rows` a pass gives it."""
     recomputable = False
     """May all blocks of this kind share their activations, and `recompute` them?"""
 

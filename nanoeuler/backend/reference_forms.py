@@ -1,0 +1,36 @@
+"""Ops of the forms that released models vary, as the specification."""
+
+import numpy as np
+
+from nanoeuler.backend.ops import Backend
+from nanoeuler.backend.records import Array
+
+
+class FormOps(Backend):
+    """Scaled embeddings, sliding windows, GEGLU."""
+
+    def scale(self, x_ND: Array, factor: float) -> None:
+        x_ND *= factor
+
+    def window_starts(
+        self, starts_BT: Array, offset_B: Array, window: int, last: int, out_BT: Array
+    ) -> None:
+        slots_BT = offset_B[:, None] + np.arange(starts_BT.shape[1])
+        np.minimum(np.maximum(starts_BT, slots_BT - window + 1), last, out=out_BT, casting="unsafe")
+
+    # ---- GEGLU (Shazeer 2020, eq. 6):  out = gelu(gate) · up
+
+    def geglu(self, gate_NF: Array, up_NF: Array, out_NF: Array) -> None:
+        self.gelu(gate_NF, out_NF)
+        out_NF *= up_NF
+
+    def geglu_backward(
+        self, dout_NF: Array, gate_NF: Array, up_NF: Array, dgate_NF: Array, dup_NF: Array
+    ) -> None:
+        """dup = dout · gelu(gate),  dgate = dout · up · gelu′(gate)"""
+        dgelu, gelu = dout_NF * up_NF, np.empty_like(dout_NF)
+        self.gelu_backward(dgelu, gate_NF, dgelu, gelu)
+        dup = dout_NF * gelu
+        np.multiply(gelu, up_NF, out=dout_NF)
+        dgate_NF[...] = dgelu
+        dup_NF[...] = dup
