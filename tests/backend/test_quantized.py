@@ -142,7 +142,7 @@ def test_processors_without_avx2_get_the_same_bits(format, random, monkeypatch):
 
         @njit
         def multiply(codes, scales, x, scratch, out, dots=dots, round_rows=round_rows):
-            round_rows(x, scratch)
+            round_rows(codes, x, scratch)
             dots(codes, scales, 0, scratch, 0, out, 0, 2)
 
         found.append(np.zeros(4, np.float32))

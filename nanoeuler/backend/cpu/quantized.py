@@ -9,6 +9,7 @@ The formats are those of `backend/quantized.py`; `codes` and `scales` are a matr
 scales as their bits, since Numba has no float16.
 """
 
+import functools
 import itertools
 from collections.abc import Callable
 
@@ -72,7 +73,7 @@ def arrays_of(matrix: Quantized) -> tuple[Array, Array]:
 def rounded_floats(columns: int, tokens: int) -> int:
     """Floats of scratch memory for so many vectors of `columns` numbers, rounded by `products`."""
     blocks = -(-columns // BLOCK)
-    return tokens * blocks * BLOCK_FLOATS + BLOCK
+    return tokens * (blocks + blocks % 2) * BLOCK_FLOATS + BLOCK
 
 
 # ---- pieces of generated code
@@ -84,11 +85,11 @@ def splat(builder, vector, lane, count=SUMS):
     return builder.shuffle_vector(vector, vector, mask)
 
 
-def in_first_lane(builder, value):
-    """A vector of SUMS lanes with the one lane of `value`, and zeros."""
-    zeros = ir.Constant(value.type, None)
-    mask = ir.Constant(ir.VectorType(INT, SUMS), [0, *[1] * (SUMS - 1)])
-    return builder.shuffle_vector(value, zeros, mask)
+def lanes_of(builder, vector, lanes):
+    """A vector of SUMS lanes, which are those of `vector` that `lanes` name; None: a zero."""
+    zeros, zero = ir.Constant(vector.type, None), vector.type.count
+    mask = ir.Constant(ir.VectorType(INT, SUMS), [zero if i is None else i for i in lanes])
+    return builder.shuffle_vector(vector, zeros, mask)
 
 
 def pointer_at(builder, base, index, kind):
@@ -96,19 +97,37 @@ def pointer_at(builder, base, index, kind):
     return builder.bitcast(builder.gep(base, [index]), kind.as_pointer())
 
 
-def codes_of_block(builder, is_bytes, codes):
+def load_codes(builder, codes, count):
+    return builder.load(builder.bitcast(codes, ir.VectorType(BYTE, count).as_pointer()), align=1)
+
+
+def halves_of_block(builder, is_bytes, codes):
     """The two halves of a block's codes as vectors of 16-bit numbers."""
     if is_bytes:
-        halves = (ir.Constant(SIZE, start) for start in (0, HALF_BLOCK))
-        bytes_16 = ir.VectorType(BYTE, HALF_BLOCK)
+        behind = builder.gep(codes, [ir.Constant(SIZE, HALF_BLOCK)])
         return [
-            builder.sext(builder.load(pointer_at(builder, codes, half, bytes_16), align=1), SHORTS)
-            for half in halves
+            builder.sext(load_codes(builder, half, HALF_BLOCK), SHORTS) for half in (codes, behind)
         ]
-    pairs = builder.load(builder.bitcast(codes, ir.VectorType(BYTE, 16).as_pointer()), align=1)
-    pairs = builder.zext(pairs, SHORTS)
+    pairs = builder.zext(load_codes(builder, codes, HALF_BLOCK), SHORTS)
     four, fifteen = (ir.Constant(SHORTS, [value] * HALF_BLOCK) for value in (4, 15))
     return [builder.and_(pairs, fifteen), builder.lshr(pairs, four)]
+
+
+def quarters_of_pair(builder, codes, blocks):
+    """The codes of a block of q4_0 and the next, or of a block and zeros, in the order of
+    `round_block`: four vectors, each with a block in each half."""
+    pairs = load_codes(builder, codes, blocks * HALF_BLOCK)
+    if blocks == 1:
+        zeros = ir.Constant(pairs.type, None)
+        both = ir.Constant(ir.VectorType(INT, BLOCK), list(range(BLOCK)))
+        pairs = builder.shuffle_vector(pairs, zeros, both)
+    words = builder.bitcast(pairs, SHORTS)
+    fifteen = ir.Constant(SHORTS, [15] * HALF_BLOCK)
+    moved = [
+        builder.lshr(words, ir.Constant(SHORTS, [4 * part] * HALF_BLOCK)) if part else words
+        for part in range(4)
+    ]
+    return [*(builder.and_(part, fifteen) for part in moved[:3]), moved[3]]
 
 
 def floats_of_halves(builder, bits):
@@ -146,19 +165,26 @@ def pair_sums(builder, left, right):
 
 
 @intrinsic
-def round_block(context, x, x_at, rounded, numbers_at, scale_at, offset_at):
-    """Round x[x_at : x_at + 32] to 16-bit numbers, which go to rounded[numbers_at :], with their
-    scale and −8 times their sum, which turns a sum of products with codes 0 … 15 into one with
-    numbers −8 … 7.
+def round_block(context, codes, x, x_at, rounded, first, block, scales, offsets):
+    """Round x[x_at : x_at + 32] to 16-bit numbers, those of `block` of the vector that begins at
+    rounded[first]. Their scale goes to rounded[scales + block], and to rounded[offsets + block] −8
+    times their sum, which turns a sum of products with codes 0 … 15 into one with numbers −8 … 7.
 
-    A block with a number that is not finite has a scale that is NaN.
+    For codes of 4 bits, two blocks lie in each other: their numbers 0, 2, …, 14, then 16, 18, …,
+    30, then 1, 3, …, 15, then 17, 19, …, 31. That is how the codes come out of their words. A block
+    with a number that is not finite has a scale that is NaN.
     """
+    is_bytes = codes.dtype == types.int8
 
     def generate(context, builder, signature, arguments):
         x, rounded = (
-            data_pointer(context, builder, signature.args[i], arguments[i]) for i in (0, 2)
+            data_pointer(context, builder, signature.args[i], arguments[i]) for i in (1, 3)
         )
-        x_at, numbers_at, scale_at, offset_at = (arguments[i] for i in (1, 3, 4, 5))
+        x_at, first, block, scales, offsets = (arguments[i] for i in (2, 4, 5, 6, 7))
+
+        def constant(value):
+            return ir.Constant(SIZE, value)
+
         vectors = [
             builder.load(
                 vector_pointer(builder, x, builder.add(x_at, ir.Constant(SIZE, start))), align=4
@@ -186,45 +212,59 @@ def round_block(context, x, x_at, rounded, numbers_at, scale_at, offset_at):
             counts, builder.fdiv(top, ir.Constant(FLOAT, float(LARGEST))), poison
         )
         factor, total = spread(builder, inverse), vector_constant(0)
-        for start, vector in zip(range(0, BLOCK, LANES), vectors, strict=True):
+        shorts = []
+        for vector in vectors:
             whole = call_vector_function(builder, "rint", builder.fmul(vector, factor))
-            whole = builder.select(
-                spread(builder, is_finite), whole, vector_constant(0)
-            )  # of NaN, a conversion would be undefined
+            # of NaN, a conversion would be undefined
+            whole = builder.select(spread(builder, is_finite), whole, vector_constant(0))
             total = builder.fadd(total, whole)
             integers = builder.fptosi(whole, ir.VectorType(INT, LANES))
-            shorts = builder.trunc(integers, ir.VectorType(SHORT, LANES))
-            index = builder.add(numbers_at, ir.Constant(SIZE, start // 2))
-            builder.store(shorts, pointer_at(builder, rounded, index, shorts.type), align=4)
+            shorts.append(builder.trunc(integers, ir.VectorType(SHORT, LANES)))
+        place = builder.add(first, builder.mul(block, constant(HALF_BLOCK)))
+        distance = LANES // 2  # in floats
+        if not is_bytes:
+            is_second = builder.and_(block, constant(1))
+            back = builder.mul(is_second, constant(HALF_BLOCK - HALF_BLOCK // 4))
+            place, distance = builder.sub(place, back), HALF_BLOCK // 2
+            sides = (
+                [shorts[:2], shorts[2:]] if LANES == HALF_BLOCK // 2 else [2 * [x] for x in shorts]
+            )
+            even, odd = (
+                ir.Constant(ir.VectorType(INT, 8), list(range(start, HALF_BLOCK, 2)))
+                for start in (0, 1)
+            )
+            shorts = [builder.shuffle_vector(*side, mask) for mask in (even, odd) for side in sides]
+        for number, vector in enumerate(shorts):
+            index = builder.add(place, constant(number * distance))
+            builder.store(vector, pointer_at(builder, rounded, index, vector.type), align=4)
         total = reduce_vector(builder, "fadd", [zero, total], ("reassoc",))
         offset = builder.fmul(total, ir.Constant(FLOAT, float(-OFFSET)))
-        builder.store(scale, builder.gep(rounded, [scale_at]))
-        builder.store(offset, builder.gep(rounded, [offset_at]))
+        builder.store(scale, builder.gep(rounded, [builder.add(scales, block)]))
+        builder.store(offset, builder.gep(rounded, [builder.add(offsets, block)]))
         return context.get_dummy_value()
 
     size = types.intp
-    return types.void(x, size, rounded, size, size, size), generate
+    return types.void(codes, x, size, rounded, size, size, size, size), generate
 
 
 @compiled()
-def round_rows(x_NI, rounded):
-    """Each row's numbers, then its scales, then its offsets."""
+def round_rows(codes_OC, x_NI, rounded):
+    """Each row's numbers, two in the place of a float, then its scales, then its offsets."""
     N, inputs = x_NI.shape
     whole, blocks = inputs // BLOCK, (inputs + BLOCK - 1) // BLOCK
-    rest = N * blocks * BLOCK_FLOATS
+    room = blocks + blocks % 2
+    rest = N * room * BLOCK_FLOATS
     for n in range(N):
-        row, first = row_of(x_NI, n), n * blocks * BLOCK_FLOATS
-        scales = first + blocks * HALF_BLOCK
-        offsets = scales + blocks
+        row, first = row_of(x_NI, n), n * room * BLOCK_FLOATS
+        scales = first + room * HALF_BLOCK
+        offsets = scales + room
         for b in range(whole):
-            numbers = first + b * HALF_BLOCK
-            round_block(row, b * BLOCK, rounded, numbers, scales + b, offsets + b)
+            round_block(codes_OC, row, b * BLOCK, rounded, first, b, scales, offsets)
         if whole < blocks:
             for i in range(BLOCK):
                 inside = whole * BLOCK + i < inputs
                 rounded[rest + i] = row[whole * BLOCK + i] if inside else np.float32(0)
-            numbers = first + whole * HALF_BLOCK
-            round_block(rounded, rest, rounded, numbers, scales + whole, offsets + whole)
+            round_block(codes_OC, rounded, rest, rounded, first, whole, scales, offsets)
 
 
 # ---- rows in floats
@@ -246,7 +286,7 @@ def write_block(context, codes, scales, row, block, out, out_at):
         block_bytes = ir.Constant(SIZE, BLOCK if is_bytes else HALF_BLOCK)
         bits = builder.load(pointer_at(builder, scales, index, ir.VectorType(SHORT, 1)), align=2)
         scale = splat(builder, floats_of_halves(builder, bits), 0, HALF_BLOCK)
-        halves = codes_of_block(
+        halves = halves_of_block(
             builder, is_bytes, builder.gep(codes, [builder.mul(index, block_bytes)])
         )
         offset = ir.Constant(SHORTS, [0 if is_bytes else OFFSET] * HALF_BLOCK)
@@ -324,11 +364,12 @@ def make_dots(tokens: int, rows: int) -> Callable[..., None]:
 
             code_rows = places(codes, row, builder.mul(blocks, constant(block_bytes)), rows)
             scale_rows = places(scales, row, blocks, rows)
-            token_floats = builder.mul(blocks, constant(BLOCK_FLOATS))
+            room = builder.add(blocks, builder.and_(blocks, constant(1)))
+            token_floats = builder.mul(room, constant(BLOCK_FLOATS))
             tokens_x = places(rounded, token, token_floats, tokens)
-            behind = builder.mul(blocks, constant(HALF_BLOCK))
+            behind = builder.mul(room, constant(HALF_BLOCK))
             token_scales = [builder.gep(x, [behind]) for x in tokens_x]
-            token_offsets = [builder.gep(scales, [blocks]) for scales in token_scales]
+            token_offsets = [builder.gep(scales, [room]) for scales in token_scales]
             pairs = range(tokens * rows)
             sums = [cgutils.alloca_once_value(builder, ir.Constant(FLOATS, None)) for _ in pairs]
 
@@ -338,29 +379,36 @@ def make_dots(tokens: int, rows: int) -> Callable[..., None]:
                 product = call_vector_function(builder, "fmuladd", *arguments)
                 builder.store(product, sums[pair])
 
-            def add(block, factors):
-                """Add the sums of a block, times `factors`."""
-                first = builder.mul(block, constant(HALF_BLOCK))
+            def add(block, count, factors):
+                """Add the sums of `count` blocks, 1 or 2, times `factors`."""
+                x_at = builder.mul(block, constant(HALF_BLOCK))
+                codes_at = builder.mul(block, constant(block_bytes))
                 rights = [
                     [
-                        builder.load(pointer_at(builder, x, index, SHORTS), align=4)
-                        for index in (first, builder.add(first, constant(HALF_BLOCK // 2)))
+                        builder.load(
+                            pointer_at(builder, x, builder.add(x_at, constant(start)), SHORTS),
+                            align=4,
+                        )
+                        for start in range(0, HALF_BLOCK if is_bytes else BLOCK, HALF_BLOCK // 2)
                     ]
                     for x in tokens_x
                 ]
-                offset = builder.mul(block, constant(block_bytes))
                 for r in range(rows):
-                    lefts = codes_of_block(builder, is_bytes, builder.gep(code_rows[r], [offset]))
+                    codes = builder.gep(code_rows[r], [codes_at])
+                    if is_bytes:
+                        lefts = halves_of_block(builder, is_bytes, codes)
+                    else:
+                        lefts = quarters_of_pair(builder, codes, count)
                     for t in range(tokens):
-                        low, high = (
+                        parts = [
                             pair_sums(builder, *both) for both in zip(lefts, rights[t], strict=True)
-                        )
-                        total = builder.sitofp(builder.add(low, high), FLOATS)
+                        ]
+                        total = builder.sitofp(functools.reduce(builder.add, parts), FLOATS)
                         add_to_sum(t * rows + r, factors[t * rows + r], total)
 
             def factors_at(block, count):
-                """Products of the scales of `count` blocks, by pair, for which the offsets of their
-                codes are added."""
+                """Products of the scales of `count` blocks, by pair of row and token. What the
+                offsets of their codes make is added to the sums."""
                 halves, floats = ir.VectorType(SHORT, count), ir.VectorType(FLOAT, count)
                 left = [
                     builder.load(pointer_at(builder, base, block, halves), align=2)
@@ -372,26 +420,31 @@ def make_dots(tokens: int, rows: int) -> Callable[..., None]:
                     for base in token_scales
                 ]
                 factors = [builder.fmul(*both) for both in itertools.product(right, left)]
+                lanes = [*range(count), *[None] * (SUMS - count)]
                 for pair, factor in enumerate([] if is_bytes else factors):
                     base = token_offsets[pair // rows]
                     offset = builder.load(pointer_at(builder, base, block, floats), align=4)
-                    if count == SUMS:
-                        add_to_sum(pair, factor, offset)
-                    else:
-                        add_to_sum(pair, *(in_first_lane(builder, x) for x in (factor, offset)))
+                    add_to_sum(pair, *(lanes_of(builder, x, lanes) for x in (factor, offset)))
                 return factors
 
-            whole = builder.sdiv(blocks, constant(SUMS))
-            with cgutils.for_range(builder, whole) as loop:
-                first = builder.mul(loop.index, constant(SUMS))
-                factors = factors_at(first, SUMS)
-                for lane in range(SUMS):
-                    block = builder.add(first, constant(lane))
-                    add(block, [splat(builder, f, lane) for f in factors])
-            done = builder.mul(whole, constant(SUMS))
-            with cgutils.for_range(builder, builder.sub(blocks, done)) as loop:
-                block = builder.add(done, loop.index)
-                add(block, [splat(builder, f, 0) for f in factors_at(block, 1)])
+            def add_blocks(block, count):
+                """Add the sums of the blocks from `block` on."""
+                factors = factors_at(block, count)
+                together = 1 if is_bytes else 2
+                for lane in range(0, count, together):
+                    number = min(together, count - lane)
+                    second = lane + number - 1 if number == together else None
+                    lanes = [lane] * (SUMS // 2) + [second] * (SUMS // 2)
+                    spread_factors = [lanes_of(builder, factor, lanes) for factor in factors]
+                    add(builder.add(block, constant(lane)), number, spread_factors)
+
+            done = constant(0)
+            for count in (SUMS, 2, 1):
+                left = builder.sub(blocks, done)
+                steps = builder.sdiv(left, constant(count))
+                with cgutils.for_range(builder, steps) as loop:
+                    add_blocks(builder.add(done, builder.mul(loop.index, constant(count))), count)
+                done = builder.add(done, builder.mul(steps, constant(count)))
             of_all = add_lanes(builder, [builder.load(total) for total in sums])
             for t in range(tokens):
                 target = builder.add(out_at, builder.mul(out_stride, constant(t)))
@@ -419,7 +472,7 @@ def products(codes_OC, scales_OB, x_NI, rounded, out_NO):
 
     A row's output does not depend on how many rows there are.
     """
-    round_rows(x_NI, rounded)
+    round_rows(codes_OC, x_NI, rounded)
     outputs, row_bytes, N = len(codes_OC), codes_OC.shape[1], len(x_NI)
     codes, out = codes_OC.reshape(-1), out_NO.reshape(-1)
     for first in range(0, outputs, WEIGHT_ROWS):
