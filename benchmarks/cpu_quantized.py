@@ -1,74 +1,123 @@
-"""Decoding one sequence on the CPU with weights of 8 and 4 bits, beside float32.
+"""Decoding one sequence on the CPU with weights of 8 and 4 bits, beside float32 and llama.cpp.
 
-    python benchmarks/cpu_quantized.py                          medium, one thread
-    python benchmarks/cpu_quantized.py --presets base --threads 2
+    python benchmarks/cpu_quantized.py                                  medium, one thread
+    python benchmarks/cpu_quantized.py --shape qwen3-0.6b --llama       minutes, and 6 GB of memory
 
-Each round decodes the same number of tokens with all three in turns. Printed are medians over the
-rounds with their range, also of the ratios. Weights are random.
+`--llama` needs the extra `gguf` and llama-cpp-python, in no lock. It reads the same numbers from a
+GGUF file, with as many threads. Each round decodes the same number of tokens with all sides in
+turns. Printed are medians over the rounds with their range, also of the ratios to the first side.
+Weights are random. `--processor-time` takes that of the process in place of the time that passes,
+for a machine with other work, and one thread.
 """
 
 import argparse
+import tempfile
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
+from peers import spread
 
 from nanoeuler.backend.cpu.engine import CpuBackend
 from nanoeuler.model.appending import extend
-from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.config import PRESETS, ModelConfig
+from nanoeuler.model.files import SavedModel, quantized
 from nanoeuler.model.flat import initial_parameters
-from nanoeuler.model.quantized import SCHEMES, QuantizedBuffer
+from nanoeuler.model.quantized import SCHEMES
 from nanoeuler.model.transformer import Transformer
+from nanoeuler.tokenizer import Tokenizer
+from nanoeuler.tokenizer.vocabulary import build
+
+SHAPES = {name: {"preset": name} for name in PRESETS} | {
+    "qwen3-0.6b": {
+        **{"vocab_size": 151_936, "dim": 1024, "layers": 28, "heads": 16, "kv_heads": 8},
+        **{"head_size": 128, "ffn": 3072, "context": 2048, "mtp_heads": 1, "tied": True},
+        **{"qk_norm": "weighted", "rope_theta": 1e6},
+    }
+}
+Side = Callable[[np.ndarray, int], tuple[float, float]]
+"""Seconds for a prompt, and for each of so many tokens behind it."""
 
 
-def seconds(model: Transformer, prompt: np.ndarray, new: int) -> tuple[float, float]:
-    """Time for the prompt, and for a token behind it."""
-    cache = model.new_cache(1, prompt.shape[1] + new)
-    began = time.perf_counter()
-    logits = extend(model, cache, prompt)
-    read = time.perf_counter()
-    for _ in range(new):
-        logits = extend(model, cache, logits.argmax(axis=1)[:, None])
-    return read - began, (time.perf_counter() - read) / new
+def ours(model: Transformer, clock: Callable[[], float]) -> Side:
+    def decode(prompt: np.ndarray, new: int) -> tuple[float, float]:
+        cache = model.new_cache(1, len(prompt) + new)
+        began = clock()
+        logits = extend(model, cache, prompt[None])
+        read = clock()
+        for _ in range(new):
+            logits = extend(model, cache, logits.argmax(axis=1)[:, None])
+        return read - began, (clock() - read) / new
+
+    return decode
 
 
-def spread(values: np.ndarray, form: str) -> str:
-    low, middle, high = (format(x, form) for x in (values.min(), np.median(values), values.max()))
-    return f"{middle} ({low}–{high})"
+def theirs(saved: SavedModel, dtype: str, threads: int, clock: Callable[[], float]) -> Side:
+    """llama.cpp with a GGUF file of the same numbers."""
+    import llama_cpp
+
+    from nanoeuler.interchange.gguf_file import FILE, write_gguf
+
+    with tempfile.TemporaryDirectory() as folder:
+        write_gguf(Path(folder) / "gguf", saved, dtype)
+        model = llama_cpp.Llama(
+            str(Path(folder) / "gguf" / FILE),
+            n_ctx=saved.config.context,
+            n_threads=threads,
+            n_threads_batch=threads,
+            use_mmap=False,
+            verbose=False,
+        )
+
+    def decode(prompt: np.ndarray, new: int) -> tuple[float, float]:
+        model.reset()
+        began = clock()
+        model.eval(prompt.tolist())
+        read = clock()
+        for token in range(new):
+            model.eval([token])
+        return read - began, (clock() - read) / new
+
+    return decode
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--presets", nargs="+", default=["medium"])
+    parser.add_argument("--shape", choices=SHAPES, default="medium")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--prompt", type=int, default=128)
+    parser.add_argument("--llama", action="store_true")
+    parser.add_argument("--processor-time", action="store_true")
     options = parser.parse_args()
-    for preset in options.presets:
-        config = ModelConfig.from_dict({"preset": preset})
-        parameters = initial_parameters(config, 1)
-        engine = CpuBackend(options.threads)
-        models = {"float32": Transformer(config, parameters, engine)}
-        for scheme in SCHEMES:
-            weights = QuantizedBuffer.of(config, parameters, scheme)
-            models[scheme] = Transformer(config, weights, engine)
-        size = config.context - options.tokens
-        prompt = np.random.default_rng(1).integers(0, config.vocab_size, (1, max(1, size)))
-        for model in models.values():
-            seconds(model, prompt, 8)
-        times = np.array(
-            [
-                [seconds(model, prompt, options.tokens) for model in models.values()]
-                for _ in range(options.rounds)
-            ]
-        )  # (rounds, models, 2)
-        print(f"{preset}, {options.threads} threads, prompt of {prompt.shape[1]} tokens")
-        for number, name in enumerate(models):
-            rates = 1 / times[:, number, 1]
-            ratio = times[:, 0] / times[:, number]
-            print(
-                f"  {name:<8} {spread(rates, ',.0f')} tokens/s, {spread(ratio[:, 1], '.2f')} ×; "
-                f"prompt {spread(ratio[:, 0], '.2f')} ×"
-            )
+    clock = time.process_time if options.processor_time else time.perf_counter
+    config = ModelConfig.from_dict(SHAPES[options.shape])
+    engine = CpuBackend(options.threads)
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer = Path(folder) / "tokenizer.json"
+        Tokenizer(build([(20, 21)])).save(tokenizer)
+        saved = SavedModel(config, initial_parameters(config, 1), tokenizer, "random", None)
+        sides = {"float32": ours(Transformer(config, saved.parameters, engine), clock)}
+        for scheme, dtype in zip(SCHEMES, ("q8_0", "q4_0"), strict=True):
+            small = quantized(saved, scheme)
+            sides[scheme] = ours(Transformer(small.config, small.quantized, engine), clock)
+            if options.llama:
+                sides[f"llama.cpp {dtype}"] = theirs(small, dtype, options.threads, clock)
+    prompt = np.random.default_rng(1).integers(0, config.vocab_size, options.prompt)
+    for side in sides.values():
+        side(prompt, 4)
+    rounds = [
+        [side(prompt, options.tokens) for side in sides.values()] for _ in range(options.rounds)
+    ]
+    prompts, tokens = np.moveaxis(np.array(rounds), 2, 0)  # (rounds, sides) each
+    print(f"{options.shape}, {options.threads} threads, behind {options.prompt} tokens")
+    for number, name in enumerate(sides):
+        times = spread(tokens[:, 0] / tokens[:, number], ".2f")
+        of_prompts = spread(prompts[:, 0] / prompts[:, number], ".2f")
+        rate = spread(1 / tokens[:, number], ",.0f")
+        print(f"  {name:<15} {rate} tokens/s, {times} ×; prompts {of_prompts} ×")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ scales as their bits, since Numba has no float16.
 """
 
 import functools
-import itertools
 from collections.abc import Callable
 
 import llvmlite.binding as llvm
@@ -331,19 +330,19 @@ def embedding(ids_N, codes_VC, scales_VB, out_ND, first, stop):
 # ---- sums along the rows of a matrix
 
 
-def make_dots(tokens: int, rows: int) -> Callable[..., None]:
-    """The intrinsic for sums along a few rows of a matrix, each with a few rounded vectors, for
-    r < `rows` and t < `tokens`:
+def make_dots(tokens: int) -> Callable[..., None]:
+    """The intrinsic for sums along a row of a matrix with a few rounded vectors, for t < `tokens`:
 
-        out[out_at + t · out_stride + r] = Σ matrix[row + r, i] · x[token + t, i]
+        out[out_at + t · out_stride] = Σ matrix[row, i] · x[token + t, i]
 
-    Sums of a block are exact. They are added up in one order, whatever `rows` and `tokens`.
+    Sums of a block are exact. They are added up in one order, whatever `tokens`.
     """
 
     @intrinsic
     def dots(context, codes, scales, row, rounded, token, out, out_at, out_stride):
         is_bytes = codes.dtype == types.int8
         block_bytes = BLOCK if is_bytes else HALF_BLOCK
+        together = 1 if is_bytes else 2  # blocks that are multiplied at once
 
         def generate(context, builder, signature, arguments):
             codes, scales, rounded, out = (
@@ -357,101 +356,82 @@ def make_dots(tokens: int, rows: int) -> Callable[..., None]:
             def constant(value):
                 return ir.Constant(SIZE, value)
 
-            def places(base, first, stride, number):
-                """Pointers to the beginnings of `number` rows."""
-                indices = (builder.add(first, constant(i)) for i in range(number))
-                return [builder.gep(base, [builder.mul(index, stride)]) for index in indices]
-
-            code_rows = places(codes, row, builder.mul(blocks, constant(block_bytes)), rows)
-            scale_rows = places(scales, row, blocks, rows)
             room = builder.add(blocks, builder.and_(blocks, constant(1)))
             token_floats = builder.mul(room, constant(BLOCK_FLOATS))
-            tokens_x = places(rounded, token, token_floats, tokens)
+            row_blocks = builder.mul(row, blocks)
+            codes = builder.gep(codes, [builder.mul(row_blocks, constant(block_bytes))])
+            scales = builder.gep(scales, [row_blocks])
+            numbers = [
+                builder.gep(rounded, [builder.mul(builder.add(token, constant(t)), token_floats)])
+                for t in range(tokens)
+            ]
             behind = builder.mul(room, constant(HALF_BLOCK))
-            token_scales = [builder.gep(x, [behind]) for x in tokens_x]
-            token_offsets = [builder.gep(scales, [room]) for scales in token_scales]
-            pairs = range(tokens * rows)
-            sums = [cgutils.alloca_once_value(builder, ir.Constant(FLOATS, None)) for _ in pairs]
+            token_scales = [builder.gep(base, [behind]) for base in numbers]
+            token_offsets = [builder.gep(base, [room]) for base in token_scales]
+            # two sums take turns, so that a multiply-add need not wait for the one before
+            zeros = ir.Constant(FLOATS, None)
+            sums = [
+                [cgutils.alloca_once_value(builder, zeros) for _ in "ab"] for _ in range(tokens)
+            ]
 
-            def add_to_sum(pair, factor, value):
-                """sums[pair] += factor · value"""
-                arguments = factor, value, builder.load(sums[pair])
-                product = call_vector_function(builder, "fmuladd", *arguments)
-                builder.store(product, sums[pair])
+            def add_to(total, factor, value):
+                """total += factor · value"""
+                product = factor, value, builder.load(total)
+                builder.store(call_vector_function(builder, "fmuladd", *product), total)
 
-            def add(block, count, factors):
-                """Add the sums of `count` blocks, 1 or 2, times `factors`."""
-                x_at = builder.mul(block, constant(HALF_BLOCK))
-                codes_at = builder.mul(block, constant(block_bytes))
-                rights = [
-                    [
-                        builder.load(
-                            pointer_at(builder, x, builder.add(x_at, constant(start)), SHORTS),
-                            align=4,
-                        )
-                        for start in range(0, HALF_BLOCK if is_bytes else BLOCK, HALF_BLOCK // 2)
-                    ]
-                    for x in tokens_x
-                ]
-                for r in range(rows):
-                    codes = builder.gep(code_rows[r], [codes_at])
-                    if is_bytes:
-                        lefts = halves_of_block(builder, is_bytes, codes)
-                    else:
-                        lefts = quarters_of_pair(builder, codes, count)
-                    for t in range(tokens):
-                        parts = [
-                            pair_sums(builder, *both) for both in zip(lefts, rights[t], strict=True)
-                        ]
-                        total = builder.sitofp(functools.reduce(builder.add, parts), FLOATS)
-                        add_to_sum(t * rows + r, factors[t * rows + r], total)
-
-            def factors_at(block, count):
-                """Products of the scales of `count` blocks, by pair of row and token. What the
-                offsets of their codes make is added to the sums."""
-                halves, floats = ir.VectorType(SHORT, count), ir.VectorType(FLOAT, count)
-                left = [
-                    builder.load(pointer_at(builder, base, block, halves), align=2)
-                    for base in scale_rows
-                ]
-                left = [floats_of_halves(builder, bits) for bits in left]
-                right = [
-                    builder.load(pointer_at(builder, base, block, floats), align=4)
-                    for base in token_scales
-                ]
-                factors = [builder.fmul(*both) for both in itertools.product(right, left)]
-                lanes = [*range(count), *[None] * (SUMS - count)]
-                for pair, factor in enumerate([] if is_bytes else factors):
-                    base = token_offsets[pair // rows]
-                    offset = builder.load(pointer_at(builder, base, block, floats), align=4)
-                    add_to_sum(pair, *(lanes_of(builder, x, lanes) for x in (factor, offset)))
-                return factors
+            def add(block, count, factors, turn):
+                """Add the sums of `count` blocks, 1 or 2, times each token's factors."""
+                start = builder.gep(codes, [builder.mul(block, constant(block_bytes))])
+                if is_bytes:
+                    lefts = halves_of_block(builder, is_bytes, start)
+                else:
+                    lefts = quarters_of_pair(builder, start, count)
+                place = builder.mul(block, constant(HALF_BLOCK))
+                for t in range(tokens):
+                    parts = []
+                    for number, left in enumerate(lefts):
+                        index = builder.add(place, constant(number * HALF_BLOCK // 2))
+                        right = pointer_at(builder, numbers[t], index, SHORTS)
+                        parts.append(pair_sums(builder, left, builder.load(right, align=4)))
+                    total = builder.sitofp(functools.reduce(builder.add, parts), FLOATS)
+                    add_to(sums[t][turn], factors[t], total)
 
             def add_blocks(block, count):
-                """Add the sums of the blocks from `block` on."""
-                factors = factors_at(block, count)
-                together = 1 if is_bytes else 2
+                """Add the sums of `count` blocks from `block` on, and what their offsets make."""
+                halves, floats = ir.VectorType(SHORT, count), ir.VectorType(FLOAT, count)
+                bits = builder.load(pointer_at(builder, scales, block, halves), align=2)
+                of_row, factors = floats_of_halves(builder, bits), []
+                for t in range(tokens):
+                    of_token, offset = (
+                        builder.load(pointer_at(builder, base[t], block, floats), align=4)
+                        for base in (token_scales, token_offsets)
+                    )
+                    factors.append(builder.fmul(of_row, of_token))
+                    if not is_bytes:
+                        lanes = [*range(count), *[None] * (SUMS - count)]
+                        add_to(
+                            sums[t][0], *(lanes_of(builder, x, lanes) for x in (factors[t], offset))
+                        )
                 for lane in range(0, count, together):
                     number = min(together, count - lane)
                     second = lane + number - 1 if number == together else None
                     lanes = [lane] * (SUMS // 2) + [second] * (SUMS // 2)
                     spread_factors = [lanes_of(builder, factor, lanes) for factor in factors]
-                    add(builder.add(block, constant(lane)), number, spread_factors)
+                    turn = lane // together % 2
+                    add(builder.add(block, constant(lane)), number, spread_factors, turn)
 
             done = constant(0)
             for count in (SUMS, 2, 1):
-                left = builder.sub(blocks, done)
-                steps = builder.sdiv(left, constant(count))
+                steps = builder.sdiv(builder.sub(blocks, done), constant(count))
                 with cgutils.for_range(builder, steps) as loop:
                     add_blocks(builder.add(done, builder.mul(loop.index, constant(count))), count)
                 done = builder.add(done, builder.mul(steps, constant(count)))
-            of_all = add_lanes(builder, [builder.load(total) for total in sums])
+            totals = [builder.fadd(*map(builder.load, both)) for both in sums]
+            of_all = add_lanes(builder, totals)
             for t in range(tokens):
-                target = builder.add(out_at, builder.mul(out_stride, constant(t)))
-                for r in range(rows):
-                    value = builder.extract_element(of_all, ir.Constant(INT, t * rows + r))
-                    place = builder.gep(out, [builder.add(target, constant(r))])
-                    builder.store(value, place)
+                place = builder.add(out_at, builder.mul(out_stride, constant(t)))
+                value = builder.extract_element(of_all, ir.Constant(INT, t))
+                builder.store(value, builder.gep(out, [place]))
             return context.get_dummy_value()
 
         size = types.intp
@@ -461,39 +441,34 @@ def make_dots(tokens: int, rows: int) -> Callable[..., None]:
     return dots
 
 
-one_dot, two_dots, four_dots, eight_dots = (
-    make_dots(*shape) for shape in ((1, 1), (1, 2), (2, 2), (4, 2))
-)
+one_dot, two_dots, four_dots = map(make_dots, (1, 2, 4))
 
 
 @compiled()
 def products(codes_OC, scales_OB, x_NI, rounded, out_NO):
     """out = x Wᵀ for few rows of x. `rounded`: see `rounded_floats`.
 
-    A row's output does not depend on how many rows there are.
+    A row's output does not depend on how many rows there are. The matrix is read one row after the
+    other, as the processor prefetches.
     """
     round_rows(codes_OC, x_NI, rounded)
     outputs, row_bytes, N = len(codes_OC), codes_OC.shape[1], len(x_NI)
     codes, out = codes_OC.reshape(-1), out_NO.reshape(-1)
     for first in range(0, outputs, WEIGHT_ROWS):
         stop = min(first + WEIGHT_ROWS, outputs)
-        even = stop - stop % 2
         n = 0
         while n < N:
-            at, tokens = n * outputs, 4 if n + 4 <= N else 2 if n + 2 <= N else 1
-            for o in range(first, even, 2):
+            at = n * outputs
+            tokens = 4 if n + 4 <= N else 2 if n + 2 <= N else 1
+            for o in range(first, stop):
                 if n == 0:
                     soon = o * row_bytes + AHEAD
-                    for line in range(soon, soon + 2 * row_bytes, CACHE_LINE):
+                    for line in range(soon, soon + row_bytes, CACHE_LINE):
                         prefetch(codes, line)
                 if tokens == 4:
-                    eight_dots(codes_OC, scales_OB, o, rounded, n, out, at + o, outputs)
-                elif tokens == 2:
                     four_dots(codes_OC, scales_OB, o, rounded, n, out, at + o, outputs)
-                else:
+                elif tokens == 2:
                     two_dots(codes_OC, scales_OB, o, rounded, n, out, at + o, outputs)
-            if even < stop:
-                for t in range(tokens):
-                    place = at + t * outputs + even
-                    one_dot(codes_OC, scales_OB, even, rounded, n + t, out, place, outputs)
+                else:
+                    one_dot(codes_OC, scales_OB, o, rounded, n, out, at + o, outputs)
             n += tokens
