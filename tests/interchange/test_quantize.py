@@ -16,12 +16,14 @@ SHAPES = {
     "tied qwen3": {"qk_norm": "weighted", "tied": True},
     "qwen3 without weights": {"qk_norm": "rms"},
     "llama3 positions": {"rope_scaling": LLAMA3, "head_size": 16, "mtp_heads": 1},
+    "qwen2": {"qkv_bias": True, "mtp_heads": 1},
     "gpt2": {"family": "gpt2", "kv_heads": 4, "mtp_heads": 1, "tied": True, "ffn": 96},
 }
 NAMES = {
     "model.embed_tokens.weight": "token_embd.weight",
     "lm_head.weight": "output.weight",
     "model.layers.1.self_attn.q_proj.weight": "blk.1.attn_q.weight",
+    "model.layers.1.self_attn.q_proj.bias": "blk.1.attn_q.bias",
     "model.layers.1.self_attn.o_proj.weight": "blk.1.attn_output.weight",
     "model.layers.0.mlp.gate_proj.weight": "blk.0.ffn_gate.weight",
     "model.layers.0.mlp.down_proj.weight": "blk.0.ffn_down.weight",
