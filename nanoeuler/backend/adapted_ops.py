@@ -30,7 +30,7 @@ class Gradient(NamedTuple):
 
 
 class AdaptedOps:
-    """All other ops are the engine's."""
+    """The engine is `plain`: its ops know no adapters, and do all else."""
 
     linear_bias = Backend.linear_bias
     linear_bias_backward = Backend.linear_bias_backward
@@ -42,36 +42,36 @@ class AdaptedOps:
     linear_gelu_backward = Backend.linear_gelu_backward
 
     def __init__(self, engine: Backend, scratch: AdapterScratch, dropout: float):
-        self.engine, self.scratch = engine, scratch
+        self.plain, self.scratch = engine, scratch
         self.dropout = 0.0 if scratch.seeds_N is None else dropout
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.engine, name)
+        return getattr(self.plain, name)
 
     def linear(self, x_NI: Array, weight: Array | AdaptedMatrix, out_NO: Array) -> None:
         if not isinstance(weight, AdaptedMatrix):
-            self.engine.linear(x_NI, weight, out_NO)
+            self.plain.linear(x_NI, weight, out_NO)
             return
-        self.engine.linear(x_NI, weight.weight_OI, out_NO)
+        self.plain.linear(x_NI, weight.weight_OI, out_NO)
         x_NI, scale = self.dropped(x_NI, weight), self.scale(weight)
         for rows, down_RI, up_RO in weight.adapters:
             inner_NR = self.scratch.inner_NR[: len(x_NI)]
-            self.engine.linear(x_NI, down_RI, inner_NR)
-            self.engine.add_product(inner_NR, up_RO, out_NO[:, rows], scale)
+            self.plain.linear(x_NI, down_RI, inner_NR)
+            self.plain.add_product(inner_NR, up_RO, out_NO[:, rows], scale)
 
     def linear_backward_input(
         self, dout_NO: Array, weight: Array | AdaptedMatrix, dx_NI: Array, scale: float = 1.0
     ) -> None:
         if not isinstance(weight, AdaptedMatrix):
-            self.engine.linear_backward_input(dout_NO, weight, dx_NI, scale)
+            self.plain.linear_backward_input(dout_NO, weight, dx_NI, scale)
             return
-        product: Callable[..., None] = self.engine.linear_backward_input
+        product: Callable[..., None] = self.plain.linear_backward_input
         for _, dinner_NR, down_RI in self.inner_gradients(dout_NO, weight):
             product(dinner_NR, down_RI, dx_NI, scale * self.scale(weight))
-            product = self.engine.add_product
+            product = self.plain.add_product
         if self.dropout:
-            self.engine.dropout(dx_NI, self.scratch.seeds_N, weight.salt, self.dropout, dx_NI)
-        self.engine.add_product(dout_NO, weight.weight_OI, dx_NI, scale)
+            self.plain.dropout(dx_NI, self.scratch.seeds_N, weight.salt, self.dropout, dx_NI)
+        self.plain.add_product(dout_NO, weight.weight_OI, dx_NI, scale)
 
     def linear_backward_weight(
         self,
@@ -85,7 +85,7 @@ class AdaptedOps:
         if dweight is None:
             return
         if not isinstance(dweight, Gradient):
-            self.engine.linear_backward_weight(
+            self.plain.linear_backward_weight(
                 dout_NO, x_NI, dweight, accumulate=accumulate, scale=scale
             )
             return
@@ -94,20 +94,20 @@ class AdaptedOps:
         parts = zip(self.inner_gradients(dout_NO, weight), into, strict=True)
         for (part_NO, dinner_NR, down_RI), gradient in parts:
             inner_NR = self.scratch.inner_NR[: len(x_NI)]
-            self.engine.linear(x_NI, down_RI, inner_NR)
+            self.plain.linear(x_NI, down_RI, inner_NR)
             self.add_gradient(dinner_NR, x_NI, gradient.down_RI, *how)
             self.add_gradient(inner_NR, part_NO, gradient.up_RO, *how)
 
     def add_gradient(
         self, dout: Array, x: Array, dweight: Array, accumulate: bool, scale: float
     ) -> None:
-        self.engine.linear_backward_weight(dout, x, dweight, accumulate=accumulate, scale=scale)
+        self.plain.linear_backward_weight(dout, x, dweight, accumulate=accumulate, scale=scale)
 
     def bias_backward(
         self, dout_NO: Array, dbias_O: Array | None, *, accumulate: bool, scale: float = 1
     ) -> None:
         if dbias_O is not None:
-            self.engine.bias_backward(dout_NO, dbias_O, accumulate=accumulate, scale=scale)
+            self.plain.bias_backward(dout_NO, dbias_O, accumulate=accumulate, scale=scale)
 
     def inner_gradients(
         self, dout_NO: Array, weight: AdaptedMatrix
@@ -115,7 +115,7 @@ class AdaptedOps:
         """Of each adapter: its columns of `dout`, the gradient of x Aᵀ but for its scale, and A."""
         for rows, down_RI, up_RO in weight.adapters:
             dinner_NR = self.scratch.dinner_NR[: len(dout_NO)]
-            self.engine.linear(dout_NO[:, rows], up_RO, dinner_NR)
+            self.plain.linear(dout_NO[:, rows], up_RO, dinner_NR)
             yield dout_NO[:, rows], dinner_NR, down_RI
 
     def dropped(self, x_NI: Array, weight: AdaptedMatrix) -> Array:
@@ -123,7 +123,7 @@ class AdaptedOps:
         if not self.dropout:
             return x_NI
         out_NI = self.scratch.dropped[x_NI.shape[1]]
-        self.engine.dropout(x_NI, self.scratch.seeds_N, weight.salt, self.dropout, out_NI)
+        self.plain.dropout(x_NI, self.scratch.seeds_N, weight.salt, self.dropout, out_NI)
         return out_NI
 
     def scale(self, weight: AdaptedMatrix) -> float:

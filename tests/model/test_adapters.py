@@ -1,5 +1,6 @@
 """Adapters of low rank: what they compute, what is trained, and what they are merged into."""
 
+import inspect
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -8,6 +9,8 @@ import pytest
 
 from nanoeuler.backend.adapted_ops import AdaptedOps
 from nanoeuler.backend.cpu.engine import CpuBackend
+from nanoeuler.backend.ops import Backend
+from nanoeuler.backend.primitives import Primitives
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.errors import UserError
 from nanoeuler.model.adapters import adapted, merged
@@ -142,6 +145,17 @@ def test_a_text_that_is_read_from_a_cache_meets_the_adapters_too():
     np.testing.assert_allclose(found, every[7:], rtol=1e-4, atol=1e-5)
 
 
+def test_no_fused_op_meets_a_matrix_with_adapters():
+    """All ops that take a matrix of a block are made of products again, new ones too."""
+    matrices = {"weight_OI", "weight_DI", "weight_DF", "weight_FI", "dweight_OI"}
+    ops = {name: op for name, op in (vars(Primitives) | vars(Backend)).items() if callable(op)}
+    taking = {
+        name for name, op in ops.items() if matrices & inspect.signature(op).parameters.keys()
+    }
+    assert {"linear", "euler_step", "linear_swiglu_backward"} < taking
+    assert taking <= vars(AdaptedOps).keys()
+
+
 # ---- dropout
 
 
@@ -203,15 +217,15 @@ def seeing_all(self, x_NI, weight):
 
 def through_the_base_alone(self, dout_NO, weight, dx_NI, scale=1.0):
     matrix = getattr(weight, "weight_OI", weight)
-    self.engine.linear_backward_input(dout_NO, matrix, dx_NI, scale)
+    self.plain.linear_backward_input(dout_NO, matrix, dx_NI, scale)
 
 
 def without_step(self, dout, x, dweight, accumulate, scale):
-    self.engine.linear_backward_weight(dout, x, dweight, accumulate=accumulate)
+    self.plain.linear_backward_weight(dout, x, dweight, accumulate=accumulate)
 
 
 def overwritten(self, dout, x, dweight, accumulate, scale):
-    self.engine.linear_backward_weight(dout, x, dweight, accumulate=False, scale=scale)
+    self.plain.linear_backward_weight(dout, x, dweight, accumulate=False, scale=scale)
 
 
 @pytest.mark.parametrize(
