@@ -159,10 +159,10 @@ def shape_lines(config: "ModelConfig") -> list[Line]:
         positions += f", {c.rope_scaling.type} × {c.rope_scaling.factor:g}"
     kinds = [c.layer_kind(layer) for layer in range(c.layers)]
     if still := sum(not rotates for _, rotates in kinds):
-        positions += f", {still} layers without"
+        positions += f", {log.counted(still, 'layer')} without"
     for window in sorted({window for window, _ in kinds if window}):
         seeing = sum(each == window for each, _ in kinds)
-        positions += f"; {seeing} layers see {window:,}"
+        positions += f"; {window:,} seen in {log.counted(seeing, 'layer')}"
     return [
         ("dim", f"{c.dim:,}", f"{layers}, ffn {c.ffn:,}, h = {c.step_size:g}"),
         ("vocabulary", f"{c.vocab_size:,}", f"K = {c.mtp_heads} prediction {heads}, {tied}"),
