@@ -166,7 +166,6 @@ class TestRefused:
             ({"bos_token_id": 10**9}, "which is no special token"),
             ({"bos_token_id": [1]}, "which is no special token"),
             ({"eos_token_id": 7}, "eos_token_id is 7, but documents end with"),
-            ({"tie_word_embeddings": True}, "its embedding is also its head"),
         ],
     )
     def test_other_tokens_in_front_and_behind(self, folder, change_config, tmp_path, keys, words):
