@@ -261,7 +261,7 @@ def test_another_gemma3_is_refused_by_name(make_model, change_config, tmp_path, 
 
 def test_fields_that_no_class_has_together_are_refused(make_model, tmp_path):
     folder = make_model({"qkv_bias": True, "qk_norm": "rms"})
-    with pytest.raises(UserError, match="no other program computes a model with these of"):
+    with pytest.raises(UserError, match="no other program computes a model of this form"):
         export(folder, "hf", "f32", tmp_path / "out")
     assert "architectures" not in json.loads((folder / "config.json").read_text())
 
