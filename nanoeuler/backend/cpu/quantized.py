@@ -33,12 +33,13 @@ from nanoeuler.backend.cpu.simd import (
     vector_pointer,
 )
 from nanoeuler.backend.cpu.vectors import prefetch, row_of
-from nanoeuler.backend.quantized import BLOCK, Quantized
+from nanoeuler.backend.quantized import Quantized
 from nanoeuler.system.compiling import compiled
 
 Array = np.ndarray
 
 BYTE, SHORT = ir.IntType(8), ir.IntType(16)
+BLOCK = 32  # of the formats; compiled code takes no constants from other folders
 HALF_BLOCK = BLOCK // 2
 BLOCK_FLOATS = HALF_BLOCK + 2
 """Room of a rounded block, in floats: its numbers, two in each, its scale, and its offset."""
