@@ -53,7 +53,7 @@ class AdaptedOps:
             self.plain.linear(x_NI, weight, out_NO)
             return
         self.plain.linear(x_NI, weight.weight_OI, out_NO)
-        x_NI, scale = self.dropped(x_NI, weight), self.scale(weight)
+        x_NI, scale = self.dropped(x_NI, weight), self.factor(weight)
         for rows, down_RI, up_RO in weight.adapters:
             inner_NR = self.scratch.inner_NR[: len(x_NI)]
             self.plain.linear(x_NI, down_RI, inner_NR)
@@ -67,7 +67,7 @@ class AdaptedOps:
             return
         product: Callable[..., None] = self.plain.linear_backward_input
         for _, dinner_NR, down_RI in self.inner_gradients(dout_NO, weight):
-            product(dinner_NR, down_RI, dx_NI, scale * self.scale(weight))
+            product(dinner_NR, down_RI, dx_NI, scale * self.factor(weight))
             product = self.plain.add_product
         if self.dropout:
             self.plain.dropout(dx_NI, self.scratch.seeds_N, weight.salt, self.dropout, dx_NI)
@@ -90,7 +90,7 @@ class AdaptedOps:
             )
             return
         weight, into = dweight
-        x_NI, how = self.dropped(x_NI, weight), (accumulate, scale * self.scale(weight))
+        x_NI, how = self.dropped(x_NI, weight), (accumulate, scale * self.factor(weight))
         parts = zip(self.inner_gradients(dout_NO, weight), into, strict=True)
         for (part_NO, dinner_NR, down_RI), gradient in parts:
             inner_NR = self.scratch.inner_NR[: len(x_NI)]
@@ -126,5 +126,5 @@ class AdaptedOps:
         self.plain.dropout(x_NI, self.scratch.seeds_N, weight.salt, self.dropout, out_NI)
         return out_NI
 
-    def scale(self, weight: AdaptedMatrix) -> float:
+    def factor(self, weight: AdaptedMatrix) -> float:
         return weight.scale / (1 - self.dropout)

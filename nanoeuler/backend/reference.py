@@ -124,6 +124,9 @@ class ReferenceBackend(FormOps):
 
     # ---- embedding:  out_n = table[ids_n]
 
+    def scale(self, x_ND: Array, factor: float) -> None:
+        x_ND *= factor
+
     def embedding(self, ids_N: Array, table_VD: Array | Quantized, out_ND: Array) -> None:
         # ids are checked where they enter; "clip" writes without a copy
         if isinstance(table_VD, Quantized):

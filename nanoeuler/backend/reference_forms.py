@@ -7,10 +7,7 @@ from nanoeuler.backend.records import Array
 
 
 class FormOps(Backend):
-    """Scaled embeddings, sliding windows, GEGLU."""
-
-    def scale(self, x_ND: Array, factor: float) -> None:
-        x_ND *= factor
+    """Sliding windows, GEGLU."""
 
     def window_starts(
         self, starts_BT: Array, offset_B: Array, window: int, last: int, out_BT: Array

@@ -112,11 +112,11 @@ class CachedPass:
 
     def __init__(self, model: Transformer, memory: CacheMemory, rows: int, tokens: int):
         """`tokens`: new ones of each row, at most."""
-        model.need_positions(memory.capacity + tokens)
+        model.rotary.need(memory.capacity + tokens)
         # the model may hold this pass, by way of the memory of a cache that is gone
         is_weak = isinstance(model, weakref.ProxyTypes)
         self.model: Transformer = model if is_weak else weakref.proxy(model)
-        self.rows, self.rope_table = rows, model.rope_table
+        self.rows, self.rope_table = rows, model.rotary.whole
         self.slots = memory.part(slice(0, rows))
         self.fused = is_fused(model, rows, tokens)
         self.decode = decode_step(model, self.slots) if self.fused else None
@@ -211,7 +211,7 @@ def norm_of(norm: Norm, x_BD: Array) -> Norm:
 
 def decode_step(model: Transformer, slots: list[CacheSlots | None]) -> DecodeStep:
     """New tokens as the engine's fused op takes them."""
-    return DecodeStep(model.rope_table, model.forms, model.weights.blocks, slots)
+    return DecodeStep(model.rotary.whole, model.forms, model.weights.blocks, slots)
 
 
 def is_fused(model: Transformer, rows: int, tokens: int) -> bool:

@@ -15,6 +15,9 @@ from nanoeuler.backend.records import RopeTable
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.rope_scaling import Linear, Llama3, Yarn
 
+FIRST_POSITIONS = 4096
+"""Positions of a model's first tables, if its context has as many."""
+
 
 def rope_arguments(config: ModelConfig) -> tuple[Any, ...]:
     """What the op `rope_table` takes behind `positions`, in layers that see the whole document."""
@@ -24,11 +27,35 @@ def rope_arguments(config: ModelConfig) -> tuple[Any, ...]:
     return c.head_size, c.rope_theta, *rope_scale(c)
 
 
-def rope_tables(config: ModelConfig, ops: Backend, positions: int) -> tuple[RopeTable, RopeTable]:
-    """Tables of so many positions, for layers that see the whole document and for those with a
-    sliding window."""
-    table, theta = ops.rope_table(positions, *rope_arguments(config)), config.window_rope_theta
-    return table, ops.rope_table(positions, config.head_size, theta) if theta else table
+class RotaryTables:
+    """A model's tables of angles, which grow with what it reads.
+
+    They are no parameters: a context may grow after training, and of a long one only what is used
+    takes memory.
+    """
+
+    def __init__(self, config: ModelConfig, ops: Backend):
+        self.config, self.ops = config, ops
+        self.made: list[tuple[RopeTable, RopeTable]] = []
+        """Of layers that see the whole document, and of those with a sliding window. The longest
+        are last. Programs that were recorded read the shorter ones."""
+        self.need(min(config.context, FIRST_POSITIONS))
+
+    @property
+    def whole(self) -> RopeTable:
+        return self.made[-1][0]
+
+    @property
+    def in_windows(self) -> RopeTable:
+        return self.made[-1][1]
+
+    def need(self, positions: int) -> None:
+        """Have tables of at least `positions`."""
+        known = len(self.whole[0]) if self.made else 0
+        if known < positions:
+            positions, c, make = max(positions, 2 * known), self.config, self.ops.rope_table
+            table, theta = make(positions, *rope_arguments(c)), c.window_rope_theta
+            self.made.append((table, make(positions, c.head_size, theta) if theta else table))
 
 
 def rope_scale(config: ModelConfig) -> tuple[np.ndarray, float]:

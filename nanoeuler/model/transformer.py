@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nanoeuler.backend.ops import Backend
-from nanoeuler.backend.records import Array, CacheSlots, ModelWeights, NormGradients, RopeTable
+from nanoeuler.backend.records import Array, CacheSlots, ModelWeights, NormGradients
 from nanoeuler.model.blocks.block import BlockPass, Rows
 from nanoeuler.model.buffers import KeptBuffers, PassBuffers
 from nanoeuler.model.cache import Cache, CachePool
@@ -24,11 +24,8 @@ from nanoeuler.model.families import make_blocks
 from nanoeuler.model.flat import FlatBuffer, model_weights, weights_of
 from nanoeuler.model.heads import Heads
 from nanoeuler.model.quantized import QuantizedBuffer
-from nanoeuler.model.rotary import rope_tables
+from nanoeuler.model.rotary import RotaryTables
 from nanoeuler.model.tensors import NamedArrays
-
-FIRST_POSITIONS = 4096
-"""Positions of the first rotary table, if the context has as many."""
 
 
 @dataclass
@@ -87,30 +84,11 @@ class Transformer:
         points.append((w.final_norm, w.final_norm_bias))
         self.buffers = KeptBuffers(config, backend, points, recompute=recompute)
         self.caches = CachePool(backend, [block.cache_shape for block in self.blocks])
-        positions = min(config.context, FIRST_POSITIONS)
-        self.rope_tables: list[tuple[RopeTable, RopeTable]] = []
-        """Of the layers without a sliding window and of those with one. The longest are last.
-        Programs that were recorded read the shorter ones."""
-        self.need_positions(positions)
+        self.rotary = RotaryTables(config, backend)
 
     def refresh(self) -> None:
         """Take note that `parameters` were written from outside, as by a checkpoint."""
         self.backend.refresh(self.working, self.parameters)
-
-    @property
-    def rope_table(self) -> RopeTable:
-        return self.rope_tables[-1][0]
-
-    def need_positions(self, positions: int) -> None:
-        """Make a rotary table of at least `positions`.
-
-        RoPE has no parameters: a context may grow after training, and of a long one only what is
-        used takes memory.
-        """
-        known = len(self.rope_table[0]) if self.rope_tables else 0
-        if known < positions:
-            tables = rope_tables(self.config, self.backend, max(positions, 2 * known))
-            self.rope_tables.append(tables)
 
     # ---- training and whole rows
 
@@ -134,10 +112,10 @@ class Transformer:
 
     def rows(self, batch: Batch, buffers: PassBuffers) -> Rows:
         """Positions and document starts of the tokens of `batch`."""
-        self.need_positions(buffers.length)
+        self.rotary.need(buffers.length)
         positions = batch.positions.reshape(-1)
         seeds = None if batch.seeds is None else batch.seeds.reshape(-1)
-        return Rows(positions, batch.starts, buffers.no_offset, self.rope_table, seeds)
+        return Rows(positions, batch.starts, buffers.no_offset, self.rotary.whole, seeds)
 
     def embed(self, ids_N: Array, positions_N: Array, buffers: PassBuffers) -> None:
         """The tokens' embeddings are where the residual stream begins.
@@ -167,7 +145,7 @@ class Transformer:
         `forward`.
         """
         ops, norms, stream = self.backend, buffers.norms, buffers.stream
-        rows.window_table = self.rope_tables[-1][1]
+        rows.window_table = self.rotary.in_windows
         ops.norm(norms[first])
         for i in range(first, len(self.blocks)):
             block, w, saved = self.blocks[i], weights.blocks[i], buffers.blocks[i]
@@ -219,7 +197,7 @@ class Transformer:
         embedding's, are final.
         """
         ops, stream, rows = self.backend, buffers.stream, self.rows(batch, buffers)
-        rows.window_table = self.rope_tables[-1][1]
+        rows.window_table = self.rotary.in_windows
         dweights = gradients.final_norm, gradients.final_norm_bias
         into = NormGradients(stream.dx, *dweights, accumulate=accumulate)
         ops.norm_backward(stream.dnormed, buffers.norms[-1], into)

@@ -102,15 +102,15 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(model):
 
 
 def test_a_longer_rotary_table_leaves_the_one_that_recorded_programs_read(model):
-    before = model.rope_table
+    before = model.rotary.whole
     positions = len(before[0])
-    model.need_positions(positions)
-    assert model.rope_tables == [(before, before)]
-    model.need_positions(positions + 1)
-    assert model.rope_tables[0][0] is before
-    assert model.rope_table is not before
-    assert len(model.rope_table[0]) == 2 * positions, "few are made, however it grows"
-    np.testing.assert_array_equal(model.rope_table[0][:positions], before[0])
+    model.rotary.need(positions)
+    assert model.rotary.made == [(before, before)]
+    model.rotary.need(positions + 1)
+    assert model.rotary.made[0][0] is before
+    assert model.rotary.whole is not before
+    assert len(model.rotary.whole[0]) == 2 * positions, "few are made, however it grows"
+    np.testing.assert_array_equal(model.rotary.whole[0][:positions], before[0])
 
 
 class InFours(CpuBackend):

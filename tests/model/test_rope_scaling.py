@@ -102,10 +102,10 @@ def fast(model):
 
 def test_a_table_that_grows_keeps_its_scaling(make_model):
     model = make_model(**FIELDS, rope_scaling=YARN)
-    before = model.rope_table
-    model.need_positions(1 + len(before[0]))
-    expected = model.backend.rope_table(len(model.rope_table[0]), *rope_arguments(model.config))
-    for grown, whole, first in zip(model.rope_table, expected, before, strict=True):
+    before = model.rotary.whole
+    model.rotary.need(1 + len(before[0]))
+    expected = model.backend.rope_table(len(model.rotary.whole[0]), *rope_arguments(model.config))
+    for grown, whole, first in zip(model.rotary.whole, expected, before, strict=True):
         np.testing.assert_array_equal(grown, whole)
         np.testing.assert_array_equal(grown[: len(first)], first)
 

@@ -64,8 +64,8 @@ def test_a_recorded_step_keeps_its_table_when_the_context_grows():
         stream = source_rows(config, 16, 128, seed=5)
         for step in range(6):
             if grows and step == 3:
-                sizes = [table.size for table in state.model.rope_table]
-                state.model.need_positions(1000)
+                sizes = [table.size for table in state.model.rotary.whole]
+                state.model.rotary.need(1000)
                 junk = [cupy.full(size, np.nan, np.float32) for size in sizes * 64]
             state.train_step(stream.rows(step), 16, 1e-3)
         ends.append(state.backend.to_host(state.parameters))

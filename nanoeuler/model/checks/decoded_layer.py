@@ -175,7 +175,7 @@ def check_decode(
         if decode and last:
             decode.last_BD, decode.ends_B = a.last, a.ends
         starts = ops.zeros((B, T), np.int32)
-        rows = Rows(a.positions, starts, a.lengths, model.rope_table)
+        rows = Rows(a.positions, starts, a.lengths, model.rotary.whole)
         run_cached(model, rows, buffers, slots, decode)
         written = (np.arange(B)[:, None] * S + slots_BT).reshape(-1)
         a.key = ops.gather(a.keys.reshape(B * S, G * E), written)
