@@ -16,11 +16,12 @@ from nanoeuler.inference.sampling import Sampling
 from nanoeuler.interchange.plain_model import PlainModel, cast, plain_config, plain_model
 from nanoeuler.model.config import ModelConfig, round_up
 from nanoeuler.model.families import FAMILIES
-from nanoeuler.model.files import SavedModel, quantized, transformers_type
+from nanoeuler.model.files import SavedModel, quantized
 from nanoeuler.model.rope_scaling import Linear, Llama3, Yarn
 from nanoeuler.model.rotary import rope_scale
 from nanoeuler.model.spec import tensor_table
 from nanoeuler.model.template import TEMPLATES, chat_template, split_prompt
+from nanoeuler.model.transformers_config import transformers_type
 from nanoeuler.model.weights_file import norms_of_ones
 from nanoeuler.storage.folders import atomic_folder
 from nanoeuler.tokenizer import tokenizer_json

@@ -15,7 +15,8 @@ from nanoeuler.evaluation.card import front_matter
 from nanoeuler.evaluation.report.gather import gather, kept_configuration
 from nanoeuler.interchange.plain_model import DTYPES, PlainModel, cast, plain_model
 from nanoeuler.model.companions import write_companions
-from nanoeuler.model.files import CONFIG, TOKENIZER, WEIGHTS, SavedModel, transformers_keys
+from nanoeuler.model.files import CONFIG, TOKENIZER, WEIGHTS, SavedModel
+from nanoeuler.model.transformers_config import transformers_keys
 from nanoeuler.storage.files import sync, write_json
 from nanoeuler.storage.folders import atomic_folder
 from nanoeuler.tokenizer import tokenizer_json

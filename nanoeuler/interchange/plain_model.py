@@ -6,9 +6,10 @@ import numpy as np
 
 from nanoeuler.errors import UserError
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.files import SavedModel, transformers_type
+from nanoeuler.model.files import SavedModel
 from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.spec import tensor_table
+from nanoeuler.model.transformers_config import transformers_type
 from nanoeuler.model.weights_file import OUTPUTS, from_bf16, norms_of_ones, to_bf16
 
 DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}

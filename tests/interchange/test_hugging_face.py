@@ -169,7 +169,7 @@ KINDS = ["full_attention", "sliding_attention"]
     ],
 )
 def test_which_layers_have_windows_and_rotary_positions(
-    exported, change_config, tmp_path, keys, windows, rope_layers
+    exported, change_config, tmp_path, capsys, keys, windows, rope_layers
 ):
     path = exported / "config.json"
     kept = json.loads(path.read_text())["num_key_value_heads"]
@@ -177,9 +177,21 @@ def test_which_layers_have_windows_and_rotary_positions(
     change_config(
         exported, max_position_embeddings=8192, num_key_value_heads=kept, **interval | keys
     )
-    import_folder(exported, tmp_path / "back")
+    assert main(["import", str(exported), "--output", str(tmp_path / "back")]) == 0
     config = load_config(tmp_path / "back")
     assert (config.context, config.windows, config.rope_layers) == (8192, windows, rope_layers)
+    said = f"of 2 layers see {max(windows):,} tokens" if windows else "layers see"
+    assert (said in capsys.readouterr().err) == bool(windows)
+
+
+def test_the_first_of_several_end_tokens_ends_documents(exported, change_config, tmp_path, capsys):
+    change_config(exported, eos_token_id=[0, 5])
+    assert main(["import", str(exported), "--output", str(tmp_path / "back")]) == 0
+    assert "end  0 ends documents here; of eos_token_id, [5] do not" in capsys.readouterr().err
+    assert Tokenizer.load(tmp_path / "back" / "tokenizer.json").end_id == 0
+    change_config(exported, eos_token_id=[5, 0])
+    import_folder(exported, tmp_path / "other")
+    assert Tokenizer.load(tmp_path / "other" / "tokenizer.json").end_id == 5
 
 
 @pytest.mark.parametrize(

@@ -231,8 +231,8 @@ def overwritten(self, dout, x, dweight, accumulate, scale):
 @pytest.mark.parametrize(
     ("method", "mistake", "seen"),
     [
-        ("scale", without_scale, CASES),
-        ("scale", dropping_without_scale, CASES[1:]),
+        ("factor", without_scale, CASES),
+        ("factor", dropping_without_scale, CASES[1:]),
         ("dropped", seeing_all, CASES[1:]),
         ("linear_backward_input", through_the_base_alone, CASES),
         ("add_gradient", without_step, CASES),

@@ -11,9 +11,10 @@ from nanoeuler.interchange.plain_model import plain_model
 from nanoeuler.model.checks.model_gradients import check_model
 from nanoeuler.model.checks.op_gradients import check_ops
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.files import SavedModel, transformers_keys
+from nanoeuler.model.files import SavedModel
 from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.spec import parameter_count, training_flops_per_token
+from nanoeuler.model.transformers_config import transformers_keys
 from nanoeuler.training.check_form import check_form
 
 CASE = "ReLU², step size 0.5, two documents a row"
