@@ -11,7 +11,7 @@ from numba import njit
 
 from nanoeuler.backend.cpu import quantized
 from nanoeuler.backend.cpu.engine import CpuBackend
-from nanoeuler.backend.quantized import CODES, Quantized, empty, round_into
+from nanoeuler.backend.quantized import BLOCK, CODES, Quantized, empty, round_into
 from nanoeuler.backend.reference import ReferenceBackend
 
 TOLERANCE = 1e-4
@@ -33,6 +33,10 @@ def rounded(random, format, shape):
 
 def relative(found, expected):
     return np.linalg.norm(found - expected) / np.linalg.norm(expected)
+
+
+def test_a_block_of_the_compiled_code_is_one_of_the_formats():
+    assert quantized.BLOCK == BLOCK
 
 
 @pytest.mark.parametrize("format", CODES)

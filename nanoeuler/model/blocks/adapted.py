@@ -77,14 +77,7 @@ class Adapted(Block[Any, AdaptedActivations]):
         return found
 
     def activations(
-        self,
-        arena: Arena,
-        ops: Backend,
-        rows: int,
-        length: int,
-        *,
-        training: bool,
-        first: AdaptedActivations | None,
+        self, arena: Arena, ops: Backend, rows: int, length: int, *, training: bool, first: Any
     ) -> AdaptedActivations:
         N = rows * length
         own = self.block.activations(
@@ -110,12 +103,7 @@ class Adapted(Block[Any, AdaptedActivations]):
         self.block.forward(self.ops(ops, saved), weights, saved.own, p)
 
     def backward(
-        self,
-        ops: Backend,
-        weights: Any,
-        gradients: Any,
-        saved: AdaptedActivations,
-        p: BlockPass,
+        self, ops: Backend, weights: Any, gradients: Any, saved: AdaptedActivations, p: BlockPass
     ) -> None:
         into = {
             field: Gradient(getattr(weights, field), matrix.adapters)

@@ -134,14 +134,7 @@ class VariedAttention(Attention):
         )
 
     def activations(
-        self,
-        arena: Arena,
-        ops: Backend,
-        rows: int,
-        length: int,
-        *,
-        training: bool,
-        first: Any,
+        self, arena: Arena, ops: Backend, rows: int, length: int, *, training: bool, first: Any
     ) -> VariedActivations:
         own = super().activations(arena, ops, rows, length, training=training, first=first)
         N, shape = rows * length, (rows, length)
@@ -183,12 +176,7 @@ class VariedAttention(Attention):
             a.post_norm.step(ops, a.out, w.output, w, self.euler_step(w, p))
 
     def backward(
-        self,
-        ops: Backend,
-        weights: AttentionWeights,
-        gradients: AttentionWeights,
-        saved: Any,
-        p: BlockPass,
+        self, ops: Backend, weights: Any, gradients: Any, saved: Any, p: BlockPass
     ) -> None:
         w, dw, a, h = weights, gradients, saved, self.form.step_size
         rows, accumulate = self.windowed(ops, a, p).rows, p.accumulate
@@ -242,14 +230,7 @@ class VariedMlp(Swiglu):
         return SwigluWeights(norms[norm], *matrices, *(norms[name] for name in behind))
 
     def activations(
-        self,
-        arena: Arena,
-        ops: Backend,
-        rows: int,
-        length: int,
-        *,
-        training: bool,
-        first: Any,
+        self, arena: Arena, ops: Backend, rows: int, length: int, *, training: bool, first: Any
     ) -> VariedMlpActivations:
         own = super().activations(arena, ops, rows, length, training=training, first=first)
         N, post_norm = rows * length, first.post_norm if first else None
@@ -273,12 +254,7 @@ class VariedMlp(Swiglu):
         saved.post_norm.step(ops, saved.hidden, weights.down, weights, step)
 
     def backward(
-        self,
-        ops: Backend,
-        weights: SwigluWeights,
-        gradients: SwigluWeights,
-        saved: Any,
-        p: BlockPass,
+        self, ops: Backend, weights: Any, gradients: Any, saved: Any, p: BlockPass
     ) -> None:
         w, dw, a, h = weights, gradients, saved, self.form.step_size
         dx = a.post_norm.backward(ops, w, dw, p) if a.post_norm else p.stream.dx
