@@ -321,6 +321,8 @@ class Primitives(ABC):
     ) -> None:
         """out = softmax(q kᵀ / √E) v, causal, and the log-sum-exp of the scores.
 
+        With `heads.cap`, cap · tanh(score / cap) stands in the place of each score.
+
         There may be more keys than queries: those of a cache, (B, S, G, E) like the values.
         Query i of row b sits at key position offset[b] + i. It sees the keys from starts[b, i] up
         to itself.
@@ -420,6 +422,16 @@ class Primitives(ABC):
 
         dx may be the array of x, and out that of dout.
         """
+
+    # ---- soft caps
+
+    @abstractmethod
+    def soft_cap(self, x_NV: Array, cap: float, slope_NV: Array | None = None) -> None:
+        """x = cap · tanh(x / cap) in place, and in `slope` the derivative, 1 − tanh²(x / cap)."""
+
+    @abstractmethod
+    def soft_cap_backward(self, dx_NV: Array, slope_NV: Array) -> None:
+        """dx = slope · dx"""
 
     # ---- losses
 

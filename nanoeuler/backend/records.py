@@ -20,12 +20,14 @@ class Rotation(NamedTuple):
 
 
 class AttentionArrays(NamedTuple):
-    """The arrays of one attention, or their gradients; q, k, v may be parts of a packed product."""
+    """The arrays of one attention, or their gradients; q, k, v may be parts of a packed product.
+    And the soft cap of its scores."""
 
     query: Array  # (B, T, H, E), like out
     key: Array  # (B, T, G, E), like value
     value: Array
     out: Array
+    cap: float = 0.0  # 0: none
 
 
 class RmsNorm(NamedTuple):
@@ -248,6 +250,7 @@ class AttentionForm(BlockForm):
     window: int = 0  # a token sees itself and window − 1 tokens before it; 0: its whole document
     rotates: bool = True  # with rotary positions
     post_norm: bool = False  # behind the block's last product
+    cap: float = 0.0  # of scores: cap · tanh(score / cap) in their place; 0: none
 
 
 @dataclass(frozen=True)

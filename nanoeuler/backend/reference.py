@@ -268,12 +268,12 @@ class ReferenceBackend(FormOps):
     def attention(
         self, heads: AttentionArrays, starts_BT: Array, offset_B: Array, lse_BHT: Array
     ) -> None:
-        query_BTHE, key_BSGE, value_BSGE, out_BTHE = heads
+        query_BTHE, key_BSGE, value_BSGE, out_BTHE, cap = heads
         for row, queries, keys, position in documents(starts_BT, offset_B):
             key = key_BSGE[row, keys].transpose(1, 0, 2)  # (G, keys, E)
             value = value_BSGE[row, keys].transpose(1, 0, 2)
             query = by_group(query_BTHE[row, queries], len(key))  # (G, H/G, queries, E)
-            scores = masked_scores(query, key, position)
+            scores = masked_scores(query, key, position, cap)
             top = scores.max(axis=-1, keepdims=True)
             scores -= top
             np.exp(scores, out=scores)
@@ -298,6 +298,7 @@ class ReferenceBackend(FormOps):
 
         dv = pᵀ dout,  ds = p · (dp − Σ p · dp),  dq = ds k / √E,  dk = dsᵀ q / √E
 
+        With a cap, of capped scores c, ds has the factor 1 − (c / cap)².
         Σ p · dp equals dout · out. Engines that never hold a row of p use `saved.out`; this one
         takes the sum, which is exact for a single key.
         """
@@ -308,12 +309,14 @@ class ReferenceBackend(FormOps):
             value = saved.value[row, keys].transpose(1, 0, 2)
             query = by_group(saved.query[row, queries], len(key))
             dout = by_group(gradients.out[row, queries], len(key))
-            probabilities = masked_scores(query, key, position)
-            probabilities -= by_group(lse_BHT[row, :, queries].T[..., None], len(key))
+            scores = masked_scores(query, key, position, saved.cap)
+            probabilities = scores - by_group(lse_BHT[row, :, queries].T[..., None], len(key))
             np.exp(probabilities, out=probabilities)
             dscores = dout @ value[:, None].swapaxes(-1, -2)
             dscores -= np.einsum("ghts,ghts->ght", probabilities, dscores)[..., None]
             dscores *= probabilities
+            if cap := saved.cap:
+                dscores *= 1 - (np.maximum(scores, -cap) / cap) ** 2  # 0 where −∞ masks
             dscores *= 1 / math.sqrt(query.shape[-1])
             gradients.query[row, queries] = by_head(dscores @ key[:, None]).transpose(1, 0, 2)
             # a key/value head serves H/G query heads: the product over all of their queries adds
@@ -711,14 +714,16 @@ def stacked(x_GHTE: Array) -> Array:
     return x_GHTE.reshape(x_GHTE.shape[0], -1, x_GHTE.shape[-1])
 
 
-def masked_scores(query_GHTE: Array, key_GSE: Array, position: int) -> Array:
+def masked_scores(query_GHTE: Array, key_GSE: Array, position: int, cap: float) -> Array:
     """q kᵀ / √E, (G, H/G, T, S), with −inf where a key lies in the query's future.
 
-    The first query sits at key `position`.
+    The first query sits at key `position`. A `cap` caps scores first.
     """
     T, S = query_GHTE.shape[2], key_GSE.shape[1]
     scores = query_GHTE @ key_GSE[:, None].swapaxes(-1, -2)
     scores *= 1 / math.sqrt(query_GHTE.shape[-1])
+    if cap:
+        scores = cap * np.tanh(scores / cap)
     if T > 1:
         scores += np.triu(np.full((T, S), -np.inf, scores.dtype), position + 1)
     return scores

@@ -7,7 +7,7 @@ from nanoeuler.backend.records import Array
 
 
 class FormOps(Backend):
-    """Sliding windows, GEGLU."""
+    """Sliding windows, GEGLU, soft caps."""
 
     def window_starts(
         self, starts_BT: Array, offset_B: Array, window: int, last: int, out_BT: Array
@@ -31,3 +31,15 @@ class FormOps(Backend):
         np.multiply(gelu, up_NF, out=dout_NF)
         dgate_NF[...] = dgelu
         dup_NF[...] = dup
+
+    # ---- soft caps (Gemma 2, 2024, section 2):  x = cap · tanh(x / cap)
+
+    def soft_cap(self, x_NV: Array, cap: float, slope_NV: Array | None = None) -> None:
+        x_NV /= cap
+        np.tanh(x_NV, out=x_NV)
+        if slope_NV is not None:
+            np.subtract(1, x_NV * x_NV, out=slope_NV)
+        x_NV *= cap
+
+    def soft_cap_backward(self, dx_NV: Array, slope_NV: Array) -> None:
+        dx_NV *= slope_NV

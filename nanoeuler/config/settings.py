@@ -547,6 +547,16 @@ class Model(Section):
     embedding_scale: float = key(
         "factor of the embeddings where they enter the stream; left out, 1", optional=True, gt=0
     )
+    attention_cap: float = key(
+        "soft cap of attention's scores: cap · tanh(score / cap) in their place, as in Gemma 2; "
+        "left out, none",
+        optional=True,
+        gt=0,
+    )
+    logit_cap: float = key("soft cap of the logits, likewise; left out, none", optional=True, gt=0)
+    query_scalar: float = key(
+        "attention's scores are q · k / √query_scalar; left out, the head size", optional=True, gt=0
+    )
     norm_epsilon: float = key("epsilon of the norms", optional=True, gt=0)
     rope_theta: float = key("base of the rotary frequencies", optional=True, gt=1)
     rope_scaling: RopeScaling = key(

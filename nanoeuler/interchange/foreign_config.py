@@ -13,14 +13,16 @@ from nanoeuler.errors import UserError, brief
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.rope_scaling import read_rope_scaling
 
-GPT2, GEMMA3 = "GPT2LMHeadModel", "Gemma3ForCausalLM"
+GPT2, GEMMA2, GEMMA3 = "GPT2LMHeadModel", "Gemma2ForCausalLM", "Gemma3ForCausalLM"
+GEMMA = {"activation": "geglu", "post_norms": True}
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "LlamaForCausalLM": {},
     "MistralForCausalLM": {},
     "Qwen2ForCausalLM": {"qkv_bias": True},
     "Qwen3ForCausalLM": {"qk_norm": "weighted"},
     "SmolLM3ForCausalLM": {},
-    GEMMA3: {"qk_norm": "weighted", "activation": "geglu", "post_norms": True},
+    GEMMA2: GEMMA,
+    GEMMA3: GEMMA | {"qk_norm": "weighted"},
     GPT2: {},
 }
 """Class in transformers → fields that its models have without saying so."""
@@ -57,17 +59,21 @@ GPT2_ONLY: dict[str, tuple[Any, ...]] = {
     "quantization_config": (),
 }
 """Keys of a GPT-2's config, likewise."""
-GEMMA3_ONLY: dict[str, tuple[Any, ...]] = {
+GEMMA_ONLY: dict[str, tuple[Any, ...]] = {
     "hidden_activation": ("gelu_pytorch_tanh",),
     "attention_bias": (False,),
-    "attn_logit_softcapping": (),
-    "final_logit_softcapping": (),
     "use_bidirectional_attention": (False,),
     "quantization_config": (),
 }
-"""Keys of a Gemma 3's config, likewise."""
-SETTINGS = {GPT2: GPT2_ONLY, GEMMA3: GEMMA3_ONLY}
+"""Keys of a Gemma's config, likewise."""
+SETTINGS = {GPT2: GPT2_ONLY, GEMMA2: GEMMA_ONLY, GEMMA3: GEMMA_ONLY}
 """By architecture; ONLY for the others."""
+GEMMA_NUMBERS = {
+    "attention_cap": "attn_logit_softcapping",
+    "logit_cap": "final_logit_softcapping",
+    "query_scalar": "query_pre_attn_scalar",
+}
+"""Field of a Gemma → its key, which may be null."""
 ORIGINAL = "original_max_position_embeddings"
 """Key of the context that scaled rotary positions stretch."""
 DEFAULTS: dict[str, dict[str, Any]] = {
@@ -87,6 +93,15 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 4,
         "no_rope_layer_interval": 4,
         "rope_theta": 2_000_000.0,
+        "tie_word_embeddings": True,
+    },
+    GEMMA2: {
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "query_pre_attn_scalar": 256,
+        "sliding_window": 4096,
+        "attn_logit_softcapping": 50.0,
+        "final_logit_softcapping": 30.0,
         "tie_word_embeddings": True,
     },
     GEMMA3: {
@@ -138,7 +153,10 @@ def read_config(path: Path, keys: Any) -> ModelConfig:
     try:
         return ModelConfig.from_dict(fields)
     except UserError as error:
-        raise UserError(f"{path}: {error}") from error
+        words = str(error)
+        for field, key in GEMMA_NUMBERS.items():
+            words = words.replace(f"model.{field}", key)
+        raise UserError(f"{path}: {words}") from error
 
 
 def gpt2_fields(keys: Mapping[str, Any]) -> dict[str, Any]:
@@ -159,10 +177,11 @@ def llama_fields(path: Path, keys: Mapping[str, Any], architecture: str) -> dict
         "kv_heads": keys.get("num_key_value_heads") or keys["num_attention_heads"],
         "head_size": keys.get("head_dim") or 0,
         "norm_epsilon": keys.get("rms_norm_eps", 1e-6),
-        **(gemma_fields if architecture == GEMMA3 else rotary_fields)(path, keys),
+        **(gemma3_positions if architecture == GEMMA3 else rotary_fields)(path, keys),
         **layer_fields(path, keys, architecture),
         "tied": keys.get("tie_word_embeddings") or False,
         **ARCHITECTURES[architecture],
+        **(gemma_fields(keys) if architecture in (GEMMA2, GEMMA3) else {}),
     }
 
 
@@ -194,11 +213,13 @@ def layer_fields(path: Path, keys: Mapping[str, Any], architecture: str) -> dict
             sliding = [not rotates for rotates in rope_layers]
         case "Qwen2ForCausalLM" | "Qwen3ForCausalLM":
             sliding = [layer >= keys["max_window_layers"] for layer in layers]
+        case "Gemma2ForCausalLM":
+            sliding = [layer % 2 == 0 for layer in layers]
         case "Gemma3ForCausalLM":
             sliding = [(layer + 1) % keys["sliding_window_pattern"] != 0 for layer in layers]
         case _:
             window = None
-    always = architecture in ("MistralForCausalLM", GEMMA3)
+    always = architecture in ("MistralForCausalLM", GEMMA2, GEMMA3)
     if window is None or not (always or keys.get(SLIDES)):
         return {"rope_layers": rope_layers}
     if type(window) is not int or window < 1:
@@ -209,20 +230,19 @@ def layer_fields(path: Path, keys: Mapping[str, Any], architecture: str) -> dict
     return {"rope_layers": rope_layers, "windows": [window * each for each in sliding]}
 
 
-def gemma_fields(path: Path, keys: Mapping[str, Any]) -> dict[str, Any]:
-    """The embedding's scale of a Gemma 3, and the rotary positions of its two kinds of layers:
-    since transformers 5 each has an entry of its own in `rope_parameters`."""
-    scalar = keys["query_pre_attn_scalar"]
-    if scalar != keys["head_dim"]:
-        raise UserError(
-            f"{path}: query_pre_attn_scalar is {brief(scalar)}, but scores are divided by "
-            f"√head_dim in a nanoeuler model, which is {brief(keys['head_dim'])}; give another one"
-        )
-    fields = {"embedding_scale": math.sqrt(keys["hidden_size"])}
+def gemma_fields(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Scales and soft caps."""
+    numbers = {field: keys.get(key) for field, key in GEMMA_NUMBERS.items()}
+    return {"embedding_scale": math.sqrt(keys["hidden_size"])} | numbers
+
+
+def gemma3_positions(path: Path, keys: Mapping[str, Any]) -> dict[str, Any]:
+    """The rotary positions of the two kinds of layers: since transformers 5 each has an entry of
+    its own in `rope_parameters`."""
     both = keys.get("rope_parameters")
     if not isinstance(both, dict) or "full_attention" not in both:
         local = keys["rope_local_base_freq"]
-        return fields | rotary_fields(path, keys) | {"window_rope_theta": local}
+        return rotary_fields(path, keys) | {"window_rope_theta": local}
     whole, local = both["full_attention"], both.get("sliding_attention") or {}
     if not isinstance(local, dict) or local.get("rope_type", "default") != "default":
         raise UserError(
@@ -230,7 +250,7 @@ def gemma_fields(path: Path, keys: Mapping[str, Any]) -> dict[str, Any]:
             "windows are not scaled in a nanoeuler model; give another one"
         )
     found = rotary_fields(path, {**keys, "rope_parameters": whole, "rope_scaling": None})
-    return fields | found | {"window_rope_theta": local.get("rope_theta", 10_000.0)}
+    return found | {"window_rope_theta": local.get("rope_theta", 10_000.0)}
 
 
 def list_of_layers(path: Path, keys: Mapping[str, Any], key: str, known: Container[Any]) -> Any:

@@ -41,8 +41,9 @@ def plain_config(c: ModelConfig) -> ModelConfig:
     if c.family != "gpt2" and transformers_type(c) is None:
         raise UserError(
             "no other program computes a model of this form (model.activation, qk_norm, qkv_bias, "
-            "windows, rope_layers, window_rope_theta, post_norms and embedding_scale together), "
-            "so it cannot be exported; train one in the form of a model that they know"
+            "windows, rope_layers, window_rope_theta, post_norms, embedding_scale, attention_cap, "
+            "logit_cap and query_scalar together), so it cannot be exported; train one in the form "
+            "of a model that they know"
         )
     qk_norm = "none" if c.qk_norm == "none" else "weighted"
     return replace(c, step_size=1.0, qk_norm=qk_norm, mtp_heads=1, mtp_weights=())

@@ -29,6 +29,7 @@ class PassBuffers:
     no_offset: Array  # (B,) zeros: without a cache, queries and keys start together; or None
     tokens_at_once: int  # tokens whose logits exist at a time
     logits: Array  # (tokens_at_once, K · head rows); empty where no training is planned
+    slopes: Array  # the same, of the caps of logits; None without any
     norms: list[Norm] = field(default_factory=list)  # of each point, set by the model
 
 
@@ -84,10 +85,12 @@ def lay_out_pass(
     normed, dnormed = arena.overlay((N, config.dim), ops.activation)
     delta, dx = arena.overlay((N, config.dim), ops.activation)
     tokens_at_once = logit_tokens(N, head_columns(config), ops) if training else 0
-    logits = arena.empty((tokens_at_once, head_columns(config)), ops.activation)
+    shape = tokens_at_once, head_columns(config)
+    logits = arena.empty(shape, ops.activation)
+    slopes = arena.empty(shape, ops.activation) if config.logit_cap else None
     stream = StreamBuffers(normed, dnormed, delta, dx)
     state = points, inverse_rms, stream, activations
-    return PassBuffers(batch, length, *state, no_offset, tokens_at_once, logits)
+    return PassBuffers(batch, length, *state, no_offset, tokens_at_once, logits, slopes)
 
 
 def with_norms(
@@ -149,7 +152,7 @@ class KeptBuffers:
             self.shared = x, ops.empty((N,)), normed
         x, inverse_rms, normed = (array[:N] for array in self.shared)
         stream, points = StreamBuffers(normed, None, None, None), ([x] * 2, [inverse_rms] * 2)
-        buffers = PassBuffers(batch, length, *points, stream, [], None, 0, None)
+        buffers = PassBuffers(batch, length, *points, stream, [], None, 0, None, None)
         return with_norms(buffers, self.config, (self.norm_weights[0], self.norm_weights[-1]))
 
 

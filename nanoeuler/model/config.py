@@ -52,6 +52,7 @@ FAMILIES = ("llama", "gpt2")
 LATER = (
     *("rope_scaling", "qkv_bias", "windows", "rope_layers"),
     *("window_rope_theta", "post_norms", "embedding_scale", "lora"),
+    *("attention_cap", "logit_cap", "query_scalar"),
 )
 """Fields that models had not from the first version on."""
 
@@ -128,6 +129,9 @@ class ModelConfig:
     window_rope_theta: float = 0.0  # of layers with a window; 0: as in the others
     post_norms: bool = False  # x + h · norm(f(norm(x)))
     embedding_scale: float = 1.0  # of an embedding where it enters the stream
+    attention_cap: float | None = None  # of scores: cap · tanh(score / cap) in their place
+    logit_cap: float | None = None  # likewise of logits
+    query_scalar: float | None = None  # scores are q · k / √query_scalar; None: head_size
     lora: Lora | None = None  # while they are trained: model folders have them merged
 
     def __post_init__(self) -> None:
@@ -145,6 +149,8 @@ class ModelConfig:
                     "change one of them or set model.head_size"
                 )
             object.__setattr__(self, "head_size", self.dim // self.heads)
+        if self.query_scalar == self.head_size:
+            object.__setattr__(self, "query_scalar", None)
         weights = tuple(float(weight) for weight in self.mtp_weights) or (1.0,) * self.mtp_heads
         object.__setattr__(self, "mtp_weights", weights)
         for field, (plain, _) in PATTERNS.items():
@@ -198,6 +204,17 @@ class ModelConfig:
             raise UserError(
                 "model.embedding_scale must be above 0, and model.window_rope_theta above 1, or 0"
             )
+        for field in ("attention_cap", "logit_cap", "query_scalar"):
+            if not (getattr(self, field) is None or getattr(self, field) > 0):
+                raise UserError(
+                    f"model.{field} is {brief(getattr(self, field))}: it must be above 0; without "
+                    "it, leave it out"
+                )
+        if self.query_scalar is not None and self.rope_layers:
+            raise UserError(
+                "model.query_scalar: it is a factor of the rotary tables, which layers without "
+                "rotary positions don't read; leave out it or model.rope_layers"
+            )
         if self.post_norms and (self.step_size != 1 or self.activation == "relu2"):
             raise UserError(
                 "model.post_norms: norms behind the blocks go with model.step_size 1 and an MLP "
@@ -219,6 +236,9 @@ class ModelConfig:
             "window_rope_theta": 0.0,
             "post_norms": False,
             "embedding_scale": 1.0,
+            "attention_cap": None,
+            "logit_cap": None,
+            "query_scalar": None,
         }
         for field, value in needed.items():
             if getattr(self, field) != value:
@@ -327,6 +347,7 @@ def is_list_of_numbers(value: Any) -> bool:
 TYPES: dict[Any, tuple[str, Callable[[Any], bool]]] = {
     int: ("a whole number", is_whole_number),
     float: (f"a number of at most {LARGEST_COUNT:g}", is_number),
+    float | None: (f"a number of at most {LARGEST_COUNT:g}", is_number),
     bool: ("true or false", lambda value: isinstance(value, bool)),
     str: ("a word", lambda value: isinstance(value, str)),
     RopeScaling | None: ("a mapping", lambda value: isinstance(value, RopeScaling)),

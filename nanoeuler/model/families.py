@@ -30,7 +30,7 @@ class Family:
 
 def llama_layer(config: ModelConfig, layer: int) -> tuple[Block[Any, Any], ...]:
     c = config
-    varies = c.qkv_bias or c.windows or c.rope_layers or c.post_norms
+    varies = c.qkv_bias or c.windows or c.rope_layers or c.post_norms or c.attention_cap
     attention = VariedAttention if varies else Attention
     mlp: type[Relu2 | Swiglu] = Relu2 if c.activation == "relu2" else Swiglu
     if c.activation == "geglu" or c.post_norms:

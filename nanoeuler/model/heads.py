@@ -5,7 +5,7 @@ logits are one product; a buffer of logits holds as many tokens as `PassBuffers`
 """
 
 from nanoeuler.backend.ops import Backend
-from nanoeuler.backend.records import Array
+from nanoeuler.backend.records import Array, Norm
 from nanoeuler.model.buffers import PassBuffers
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.spec import head_rows
@@ -16,6 +16,7 @@ class Heads:
 
     def __init__(self, config: ModelConfig, ops: Backend):
         self.ops, self.vocab_size, self.rows = ops, config.vocab_size, head_rows(config)
+        self.cap = config.logit_cap
 
     def parts(self, buffers: PassBuffers, tokens: int) -> list[slice]:
         """The first `tokens` of a training pass in parts whose logits fit into their buffer."""
@@ -28,7 +29,10 @@ class Heads:
         They lie in the training buffer, which the cross-entropy overwrites with their gradient.
         """
         normed = buffers.stream.normed[part]
-        self.ops.linear(normed, weight, buffers.logits[: len(normed)])
+        logits_NV = buffers.logits[: len(normed)]
+        self.ops.linear(normed, weight, logits_NV)
+        if self.cap:
+            self.ops.soft_cap(logits_NV, self.cap, buffers.slopes[: len(normed)])
         return self.logit_rows(buffers, len(normed))
 
     def logit_rows(self, buffers: PassBuffers, tokens: int | None = None) -> Array:
@@ -38,15 +42,27 @@ class Heads:
     def first_logits(self, weight: Array, normed_ND: Array) -> Array:
         """Logits of head 0, (N, V)."""
         out = self.ops.empty((len(normed_ND), self.rows), self.ops.activation)
-        self.ops.head_logits(normed_ND, weight, out)
+        self.used_logits(normed_ND, weight, out)
         return out[:, : self.vocab_size]
 
     def further_logits(self, weight: Array, normed_ND: Array, count: int) -> Array:
         """Logits of the heads 1 … count, (N, count, V)."""
         further, N = weight[self.rows : self.rows * (1 + count)], len(normed_ND)
         out = self.ops.empty((N, len(further)), self.ops.activation)
-        self.ops.head_logits(normed_ND, further, out)
+        self.used_logits(normed_ND, further, out)
         return out.reshape(N, -1, self.rows)[:, :, : self.vocab_size]
+
+    def used_logits(self, normed_ND: Array, weight: Array, out_NV: Array) -> None:
+        """Logits of a model that is used and not trained."""
+        self.ops.head_logits(normed_ND, weight, out_NV)
+        if self.cap:
+            self.ops.soft_cap(out_NV, self.cap)
+
+    def next_logits(self, norm: Norm, weight: Array, out_BV: Array) -> None:
+        """Logits behind the last block: the final norm and the product with a head."""
+        self.ops.next_logits(norm, weight, out_BV)
+        if self.cap:
+            self.ops.soft_cap(out_BV, self.cap)
 
     def backward(
         self,
@@ -61,6 +77,8 @@ class Heads:
         dlogits = buffers.logits[: part.stop - part.start]
         if self.rows != self.vocab_size:
             dlogits.reshape(-1, self.rows)[:, self.vocab_size :] = 0
+        if self.cap:
+            self.ops.soft_cap_backward(dlogits, buffers.slopes[: len(dlogits)])
         normed = buffers.stream.normed[part]
         if dweight is not None:
             self.ops.linear_backward_weight(dlogits, normed, dweight, accumulate=accumulate)

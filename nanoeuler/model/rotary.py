@@ -22,7 +22,7 @@ FIRST_POSITIONS = 4096
 def rope_arguments(config: ModelConfig) -> tuple[Any, ...]:
     """What the op `rope_table` takes behind `positions`, in layers that see the whole document."""
     c = config
-    if c.rope_scaling is None:
+    if c.rope_scaling is None and c.query_scalar is None:
         return c.head_size, c.rope_theta
     return c.head_size, c.rope_theta, *rope_scale(c)
 
@@ -54,8 +54,16 @@ class RotaryTables:
         known = len(self.whole[0]) if self.made else 0
         if known < positions:
             positions, c, make = max(positions, 2 * known), self.config, self.ops.rope_table
-            table, theta = make(positions, *rope_arguments(c)), c.window_rope_theta
-            self.made.append((table, make(positions, c.head_size, theta) if theta else table))
+            whole = in_windows = make(positions, *rope_arguments(c))
+            if theta := c.window_rope_theta:
+                in_windows = make(positions, c.head_size, theta, 1.0, score_root(c))
+            self.made.append((whole, in_windows))
+
+
+def score_root(config: ModelConfig) -> float:
+    """The factor on q and on k that makes q · k / √head_size of them q · k / √query_scalar: the
+    fourth root of head_size / query_scalar."""
+    return (config.head_size / (config.query_scalar or config.head_size)) ** 0.25
 
 
 def rope_scale(config: ModelConfig) -> tuple[np.ndarray, float]:
@@ -67,7 +75,7 @@ def rope_scale(config: ModelConfig) -> tuple[np.ndarray, float]:
     yarn (Peng et al. 2023, section 3.2, as transformers computes it): the same, with w falling from
     1 to 0 between the pairs that turn `beta_fast` and `beta_slow` times.
     """
-    c, scaling = config, config.rope_scaling
+    c, scaling, root = config, config.rope_scaling, score_root(config)
     pairs_I = np.arange(c.head_size // 2)
     match scaling:
         case Llama3():
@@ -75,16 +83,16 @@ def rope_scale(config: ModelConfig) -> tuple[np.ndarray, float]:
             turns_I = scaling.original_context * frequencies_I / (2 * math.pi)
             low, high = scaling.low_freq_factor, scaling.high_freq_factor
             kept_I = np.clip((turns_I - low) / (high - low), 0, 1)
-            return kept_I + (1 - kept_I) / scaling.factor, 1.0
+            return kept_I + (1 - kept_I) / scaling.factor, root
         case Yarn():
             assert scaling.attention_factor is not None  # it was filled in
             first, last = yarn_ramp(c, scaling)
             kept_I = 1 - np.clip((pairs_I - first) / (last - first), 0, 1)
-            return kept_I + (1 - kept_I) / scaling.factor, scaling.attention_factor
+            return kept_I + (1 - kept_I) / scaling.factor, root * scaling.attention_factor
         case Linear():
-            return np.full(len(pairs_I), 1 / scaling.factor), 1.0
+            return np.full(len(pairs_I), 1 / scaling.factor), root
         case _:
-            return np.ones(len(pairs_I)), 1.0
+            return np.ones(len(pairs_I)), root
 
 
 def yarn_ramp(config: ModelConfig, scaling: Yarn) -> tuple[float, float]:

@@ -160,7 +160,7 @@ class Sampler(DeviceLoop):
         self, norm: Norm, draws_B: Array, settings_B4: Array, lengths_B: Array | None = None
     ) -> None:
         """Sample from the logits behind each row of the stream at `norm`."""
-        self.backend.next_logits(norm, self.model.weights.first_head, self.logits)
+        self.model.heads.next_logits(norm, self.model.weights.first_head, self.logits)
         self.sample(draws_B, settings_B4, lengths_B)
 
     def sample(self, draws_B: Array, settings_B4: Array, lengths_B: Array | None = None) -> None:
@@ -198,7 +198,7 @@ class FormSampler(Sampler):
     def sample_behind(
         self, norm: Norm, draws_B: Array, settings_B4: Array, lengths_B: Array | None = None
     ) -> None:
-        self.backend.next_logits(norm, self.model.weights.first_head, self.logits)
+        self.model.heads.next_logits(norm, self.model.weights.first_head, self.logits)
 
     def choose(self, masks_BW: np.ndarray) -> None:
         """Sample tokens whose bits are set, for the step started last. See `ChoosingBackend`."""
@@ -272,7 +272,7 @@ class DraftingSampler(DeviceLoop):
         rows = DraftRows(tokens, self.drafts, lengths, draws)
         backend.lay_out_drafts(rows, drafted, text, self.ids, self.positions, self.counters)
         final = self.append_new(self.ids.reshape(-1), self.positions.reshape(-1), lengths)
-        backend.next_logits(final, model.weights.first_head, self.logits)
+        model.heads.next_logits(final, model.weights.first_head, self.logits)
         counters, sampled, unused = (
             array.reshape(-1) for array in (self.counters, self.sampled, self.unused)
         )
@@ -280,7 +280,7 @@ class DraftingSampler(DeviceLoop):
         backend.choose(self.logits, self.allowed, choices)
         backend.accept_drafts(self.sampled, final.x_ND, rows, self.last.x_ND)
         if drafted.size:
-            backend.next_logits(self.last, self.mtp_heads, self.mtp_logits)
+            model.heads.next_logits(self.last, self.mtp_heads, self.mtp_logits)
             logits = self.mtp_logits.reshape(-1, model.heads.rows)
             choices = ChoiceRows(self.greedy, self.no_draws, self.unread, drafted.reshape(-1))
             backend.choose(logits, self.allowed, choices)

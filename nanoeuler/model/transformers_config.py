@@ -12,13 +12,14 @@ TRANSFORMERS = {
     "qwen2": "Qwen2",
     "qwen3": "Qwen3",
     "smollm3": "SmolLM3",
+    "gemma2": "Gemma2",
     "gemma3_text": "Gemma3",
 }
 """`model_type` of the Llama family's models in transformers → the class's name."""
 
 
-GEMMA3 = {"post_norms": True, "activation": "geglu", "qkv_bias": False, "rope_layers": ()}
-"""Fields of a Gemma 3, beside a norm of q and k."""
+GEMMA = {"post_norms": True, "activation": "geglu", "qkv_bias": False, "rope_layers": ()}
+"""Fields of a Gemma 2, and with a norm of q and k of a Gemma 3."""
 
 
 def transformers_keys(config: ModelConfig, end_id: int, dtype: str = "float32") -> dict[str, Any]:
@@ -94,11 +95,17 @@ def transformers_type(config: ModelConfig) -> str | None:
     windows = {c.layer_kind(layer)[0] for layer in range(c.layers)}
     if len(windows - {0}) > 1:
         return None
-    if GEMMA3.items() <= asdict(c).items() and c.qk_norm != "none":
+    if GEMMA.items() <= asdict(c).items():
         scaled = math.isclose(c.embedding_scale, math.sqrt(c.dim), rel_tol=1e-6)
+        if not scaled or (c.query_scalar or 0) % 1:
+            return None
+        if c.qk_norm == "none":
+            return None if c.window_rope_theta or c.dim % c.heads else "gemma2"
         known = c.window_rope_theta or windows == {0} or c.rope_scaling is None
-        return "gemma3_text" if scaled and known else None
+        return "gemma3_text" if known else None
     if c.post_norms or c.activation != "swiglu" or c.embedding_scale != 1 or c.window_rope_theta:
+        return None
+    if (c.attention_cap, c.logit_cap, c.query_scalar) != (None, None, None):
         return None
     match c.qkv_bias, c.qk_norm, bool(c.rope_layers):
         case False, "none", False if len(windows) == 1:
@@ -119,14 +126,18 @@ def layer_keys(config: ModelConfig, model_type: str) -> dict[str, Any]:
     keys: dict[str, Any] = {}
     if model_type == "mistral":
         return {"sliding_window": window}
-    if model_type == "gemma3_text":
+    if model_type in ("gemma2", "gemma3_text"):
         keys = {
+            "hidden_act": "gelu_pytorch_tanh",
             "hidden_activation": "gelu_pytorch_tanh",
-            "query_pre_attn_scalar": config.head_size,
-            "rope_local_base_freq": config.window_rope_theta or config.rope_theta,
+            "query_pre_attn_scalar": int(config.query_scalar or config.head_size),
+            "attn_logit_softcapping": config.attention_cap,
+            "final_logit_softcapping": config.logit_cap,
             "pad_token_id": None,
         }
         window = window or config.context
+    if model_type == "gemma3_text":
+        keys["rope_local_base_freq"] = config.window_rope_theta or config.rope_theta
     if model_type == "smollm3":
         layers = [int(rotates) for _, rotates in kinds]
         keys = {"no_rope_layers": layers, "pad_token_id": None}  # else it is 128,004

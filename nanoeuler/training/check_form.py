@@ -64,6 +64,9 @@ def small_form(config: ModelConfig) -> ModelConfig:
         norm_epsilon=NORM_EPSILON,
         windows=tuple(min(window, 1 + context // 3) for window, _ in kinds),
         rope_layers=tuple(int(rotates) for _, rotates in kinds),
+        attention_cap=config.attention_cap and 1.5,  # which bends what is computed here
+        logit_cap=config.logit_cap and 1.5,
+        query_scalar=config.query_scalar and config.head_size / 4,
     )
 
 

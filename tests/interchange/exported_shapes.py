@@ -41,6 +41,16 @@ SHAPES: dict[str, dict[str, Any]] = {
     "biases, and a window in the last layer": {"qkv_bias": True, "windows": [0, 9], "head_size": 8},
     "normed q and k, and windows": {"qk_norm": "rms", "windows": [9, 0]},
     "every fourth layer without rotation": {"rope_layers": [1, 1, 1, 0], "layers": 5},
+    "as Gemma 2": {
+        "activation": "geglu",
+        "post_norms": True,
+        "embedding_scale": 32**0.5,
+        "windows": [9, 0],
+        "attention_cap": 1.5,
+        "logit_cap": 2.5,
+        "query_scalar": 5,
+        "tied": True,
+    },
     "as Gemma 3": {
         "activation": "geglu",
         "post_norms": True,

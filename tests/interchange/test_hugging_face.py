@@ -226,8 +226,13 @@ GEMMA3 = {
 @pytest.mark.parametrize(
     ("keys", "fields"),
     [
-        ({}, {"windows": (9, 0), "window_rope_theta": 100.0}),
+        ({}, {"windows": (9, 0), "window_rope_theta": 100.0, "query_scalar": None}),
         ({"sliding_window": 7}, {"windows": (7, 0)}),
+        ({"query_pre_attn_scalar": 144}, {"query_scalar": 144}),
+        (
+            {"final_logit_softcapping": 30.0, "attn_logit_softcapping": None},
+            {"logit_cap": 30.0, "attention_cap": None},
+        ),
         ({"layer_types": None, "sliding_window_pattern": 3}, {"windows": (9,)}),
         (
             {
@@ -252,11 +257,8 @@ def test_the_keys_of_a_gemma3(make_model, change_config, tmp_path, keys, fields)
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        ({"query_pre_attn_scalar": 144}, "query_pre_attn_scalar is 144, but scores are divided by"),
-        (
-            {"final_logit_softcapping": 30.0},
-            "final_logit_softcapping is 30.0, which a nanoeuler mo",
-        ),
+        ({"query_pre_attn_scalar": 0}, "query_pre_attn_scalar is 0: it must be above 0"),
+        ({"final_logit_softcapping": "30"}, "final_logit_softcapping is '30': it must be a number"),
         ({"hidden_activation": "gelu"}, "hidden_activation is 'gelu', which a nanoeuler model doe"),
         ({"sliding_window_pattern": 0}, "sliding_window_pattern is 0, which is no number of layer"),
         (
@@ -269,6 +271,83 @@ def test_another_gemma3_is_refused_by_name(make_model, change_config, tmp_path, 
     export(make_model(GEMMA3), "hf", "f32", tmp_path / "hf")
     change_config(tmp_path / "hf", **keys)
     assert words in refusal(tmp_path / "hf")
+
+
+GEMMA2 = {
+    "activation": "geglu",
+    "post_norms": True,
+    "embedding_scale": 32**0.5,
+    "windows": [9, 0],
+    "attention_cap": 50.0,
+    "logit_cap": 30.0,
+    "query_scalar": 5,
+}
+
+
+@pytest.mark.parametrize(
+    ("keys", "fields"),
+    [
+        ({}, GEMMA2 | {"windows": (9, 0), "window_rope_theta": 0.0, "qk_norm": "none"}),
+        ({"layer_types": None, "sliding_window_pattern": 3}, {"windows": (9, 0)}),
+        ({"layer_types": ["full_attention"] * 2}, {"windows": ()}),
+        ({"attn_logit_softcapping": None}, {"attention_cap": None, "logit_cap": 30.0}),
+        ({"query_pre_attn_scalar": 8}, {"query_scalar": None}),
+    ],
+)
+def test_the_keys_of_a_gemma2(make_model, change_config, tmp_path, keys, fields):
+    export(make_model(GEMMA2), "hf", "f32", tmp_path / "hf")
+    change_config(tmp_path / "hf", **keys)
+    import_folder(tmp_path / "hf", tmp_path / "back")
+    config = load_config(tmp_path / "back")
+    assert {key: getattr(config, key) for key in fields} == fields
+
+
+def test_a_gemma2_that_does_not_name_its_caps_has_them(make_model, tmp_path):
+    export(make_model(GEMMA2), "hf", "f32", tmp_path / "hf")
+    path = tmp_path / "hf" / "config.json"
+    keys = json.loads(path.read_text())
+    del keys["attn_logit_softcapping"], keys["final_logit_softcapping"], keys["sliding_window"]
+    path.write_text(json.dumps(keys | {"max_position_embeddings": 9000}))
+    import_folder(tmp_path / "hf", tmp_path / "back")
+    config = load_config(tmp_path / "back")
+    assert (config.attention_cap, config.logit_cap, config.windows) == (50.0, 30.0, (4096, 0))
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"attn_logit_softcapping": 0}, "attn_logit_softcapping is 0: it must be above 0"),
+        ({"attn_logit_softcapping": -50.0}, "attn_logit_softcapping is -50.0: it must be above 0"),
+        ({"attn_logit_softcapping": float("nan")}, "attn_logit_softcapping is nan: it must be a n"),
+        ({"final_logit_softcapping": "30"}, "final_logit_softcapping is '30': it must be a number"),
+        ({"query_pre_attn_scalar": [256]}, "query_pre_attn_scalar is [256]: it must be a number"),
+        ({"attention_bias": True}, "attention_bias is True, which a nanoeuler model does not have"),
+        ({"use_bidirectional_attention": True}, "use_bidirectional_attention is True, which a nan"),
+        (
+            {"layer_types": ["chunked_attention"] * 2},
+            "layer_types has 'chunked_attention', which a",
+        ),
+    ],
+)
+def test_another_gemma2_is_refused_by_name(make_model, change_config, tmp_path, keys, words):
+    export(make_model(GEMMA2), "hf", "f32", tmp_path / "hf")
+    change_config(tmp_path / "hf", **keys)
+    assert words in refusal(tmp_path / "hf")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"attention_cap": 50.0},
+        {"query_scalar": 5.0},
+        GEMMA2 | {"query_scalar": 5.5},
+        GEMMA2 | {"window_rope_theta": 100.0},
+        GEMMA2 | {"embedding_scale": 1.0},
+    ],
+)
+def test_caps_that_no_class_has_are_refused(make_model, tmp_path, fields):
+    with pytest.raises(UserError, match="no other program computes a model of this form"):
+        export(make_model(fields), "hf", "f32", tmp_path / "out")
 
 
 def test_fields_that_no_class_has_together_are_refused(make_model, tmp_path):

@@ -33,7 +33,8 @@ up in orders of their own. Another ε or θ, or a missing factor, shows at 1e-3.
 def assert_equal(ours, folder):
     """Logits behind every token, and 256 greedy tokens, are those of transformers."""
     ids = np.array([ours.tokenizer.end_id, *ours.tokenizer.encode(TEXT)])
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    how = {"attn_implementation": "eager"} if ours.config.attention_cap else {}  # others lack caps
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **how)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     assert tokenizer(TEXT)["input_ids"] == ids.tolist()
     with torch.no_grad():
@@ -188,6 +189,59 @@ RELEASED = {
         "Qwen2",
         {"rope_theta": 1e6, "rms_norm_eps": 1e-6, "sliding_window": 131_072},
     ),
+    "Gemma 2 2B": (
+        "Gemma2",
+        {
+            "hidden_size": 48,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 4,
+            "head_dim": 256,
+            "query_pre_attn_scalar": 256,
+            "sliding_window": 4096,
+            "attn_logit_softcapping": 50.0,
+            "final_logit_softcapping": 30.0,
+            "max_position_embeddings": 8192,
+            "rms_norm_eps": 1e-6,
+            "pad_token_id": None,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "Gemma 2 9B, with a short window and low caps": (
+        "Gemma2",
+        {
+            "hidden_size": 64,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 8,
+            "head_dim": 256,
+            "query_pre_attn_scalar": 256,
+            "sliding_window": 24,
+            "attn_logit_softcapping": 1.5,
+            "final_logit_softcapping": 2.5,
+            "max_position_embeddings": 8192,
+            "rms_norm_eps": 1e-6,
+            "pad_token_id": None,
+        },
+    ),
+    "Gemma 2 27B, whose scores have a scale of their own": (
+        "Gemma2",
+        {
+            "hidden_size": 64,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 16,
+            "head_dim": 128,
+            "query_pre_attn_scalar": 144,
+            "attn_logit_softcapping": None,
+            "max_position_embeddings": 8192,
+            "rms_norm_eps": 1e-6,
+            "pad_token_id": None,
+        },
+    ),
+    "Gemma 3 27B's scale of scores": (
+        "Gemma3",
+        {"head_dim": 128, "query_pre_attn_scalar": 168, "pad_token_id": None},
+    ),
     "Gemma 3 1B": (
         "Gemma3",
         {
@@ -270,10 +324,12 @@ def test_a_released_configuration_computes_the_same_and_comes_back(name, make_mo
     torch.manual_seed(3)
     suffix = "TextConfig" if kind == "Gemma3" else "Config"
     config = getattr(transformers, f"{kind}{suffix}")(**sizes | keys)
+    if getattr(config, "attn_logit_softcapping", None):
+        config._attn_implementation = "eager"  # the others lack it
     theirs = getattr(transformers, f"{kind}ForCausalLM")(config)
     for parameter in theirs.parameters():
         parameter.data *= 5 if parameter.ndim > 1 else 1
-        if kind == "Gemma3" and parameter.ndim == 1:  # 1 is added to it, which bf16 stands
+        if kind.startswith("Gemma") and parameter.ndim == 1:  # 1 is added to it, which bf16 stands
             parameter.data += torch.randint(-50, 50, parameter.shape) / 128
     theirs.save_pretrained(tmp_path / "theirs")
     model = make_model({})

@@ -87,7 +87,7 @@ ATTENTION = """
     import numpy as np
 
     def attention(heads, starts, offset, lse):
-        query, key, value, out = heads
+        query, key, value, out, _ = heads
         B, T, H, E = query.shape
         for b in range(B):
             t, s = np.indices((T, key.shape[1]))

@@ -47,9 +47,9 @@ def slow_logits(config, tensors, ids) -> list[list[Vector]]:
         stream = [euler_step(x, c.step_size, f) for x, f in zip(stream, transformed, strict=True)]
     first = tensors["model.embed_tokens.weight"] if c.tied else tensors["lm_head.weight"]
     heads = [first, *(tensors[f"mtp_heads.{head}.weight"] for head in range(1, c.mtp_heads))]
+    normed = [rms_norm(x, tensors["model.norm.weight"], c.norm_epsilon) for x in stream]
     return [
-        [apply(head, rms_norm(x, tensors["model.norm.weight"], c.norm_epsilon)) for head in heads]
-        for x in stream
+        [[cap(c.logit_cap, logit) for logit in apply(head, x)] for head in heads] for x in normed
     ]
 
 
@@ -145,9 +145,9 @@ def slow_attention(c, layer: int, weights, xs: list[Vector]) -> list[Vector]:
         seen = range(max(0, position + 1 - window) if window else 0, position + 1)
         for head in range(c.heads):
             group = head // (c.heads // c.kv_heads)
-            scores = [
-                dot(queries[position][head], keys[other][group]) / math.sqrt(size) for other in seen
-            ]
+            root = math.sqrt(c.query_scalar or size)
+            products = [dot(queries[position][head], keys[other][group]) for other in seen]
+            scores = [cap(c.attention_cap, product / root) for product in products]
             exponentials = [math.exp(score) for score in scores]
             shares = [value / sum(exponentials) for value in exponentials]
             joined += [
@@ -159,6 +159,10 @@ def slow_attention(c, layer: int, weights, xs: list[Vector]) -> list[Vector]:
             ]
         outputs.append(apply(weights["self_attn.o_proj"], joined))
     return outputs
+
+
+def cap(largest: float | None, x: float) -> float:
+    return largest * math.tanh(x / largest) if largest else x
 
 
 def gated_mlp(weights, function, x: Vector) -> Vector:

@@ -1,5 +1,5 @@
-"""Layers with sliding windows, without rotary positions, with biases of q, k and v, and with norms
-behind them: the kinds that released models have."""
+"""Layers with sliding windows, without rotary positions, with biases of q, k and v, with soft caps,
+and with norms behind them: the kinds that released models have."""
 
 import json
 from dataclasses import replace
@@ -32,6 +32,26 @@ KINDS = {
     "norms behind blocks": {"post_norms": True},
     "a scaled embedding": {"embedding_scale": 1.7},
     "another base in windows": {"windows": [5, 0], "window_rope_theta": 3.0},
+    "a cap of scores": {"attention_cap": 0.3},
+    "a cap of logits": {"logit_cap": 0.2},
+    "scores of another scale": {"query_scalar": 2.0},
+    "scores of another scale, scaled positions": {
+        "query_scalar": 31.5,
+        "rope_scaling": {"type": "yarn", "factor": 4.0, "original_context": 8},
+        "windows": [5, 0],
+        "window_rope_theta": 3.0,
+    },
+    "as Gemma 2": {
+        "activation": "geglu",
+        "post_norms": True,
+        "embedding_scale": 2.8,
+        "tied": True,
+        "windows": [5, 0],
+        "layers": 3,
+        "attention_cap": 0.5,
+        "logit_cap": 0.3,
+        "query_scalar": 9.0,
+    },
     "as Gemma 3": {
         "activation": "geglu",
         "post_norms": True,
@@ -161,6 +181,28 @@ def test_a_window_starts_where_it_says():
             "go with model.step_size 1 and an MLP with a",
         ),
         ({"embedding_scale": 0.0}, "model.embedding_scale must be above 0, and model.window_rope_"),
+        (
+            {"attention_cap": 0},
+            "model.attention_cap is 0: it must be above 0; without it, leave it",
+        ),
+        ({"attention_cap": -50.0}, "model.attention_cap is -50.0: it must be above 0"),
+        ({"attention_cap": float("nan")}, "model.attention_cap is nan: it must be a number of at"),
+        ({"attention_cap": "50"}, "model.attention_cap is '50': it must be a number of at most"),
+        (
+            {"logit_cap": 0.0},
+            "model.logit_cap is 0.0: it must be above 0; without it, leave it out",
+        ),
+        ({"logit_cap": float("inf")}, "model.logit_cap is inf: it must be a number of at most"),
+        ({"logit_cap": True}, "model.logit_cap is True: it must be a number of at most"),
+        ({"query_scalar": -1}, "model.query_scalar is -1: it must be above 0"),
+        (
+            {"query_scalar": 9.0, "rope_layers": [1, 0]},
+            "which layers without rotary positions don't",
+        ),
+        (
+            {"preset": "gpt2-tiny", "logit_cap": 30.0},
+            "model.logit_cap is 30.0, but model.family gpt",
+        ),
         ({"window_rope_theta": 1.0}, "and model.window_rope_theta above 1, or 0"),
         ({"preset": "gpt2-tiny", "post_norms": True}, "model.post_norms is True, but model.family"),
         ({"preset": "gpt2-tiny", "windows": [8]}, "model.windows is (8,), but model.family gpt2"),

@@ -43,6 +43,7 @@ GEMMA3 = replace(
     window_rope_theta=100.0,
     tied=True,
 )
+CAPPED = replace(GEMMA3, qk_norm="none", attention_cap=50.0, logit_cap=30.0, query_scalar=36.0)
 LARGE = 10**9  # parameters: threads share the work of every op
 
 
@@ -99,6 +100,22 @@ class WindowForgotten(CpuBackend):
 class BiasForgotten(CpuBackend):
     def linear_bias(self, x, weight, bias, out):
         self.linear(x, weight, out)
+
+
+class ScoreCapForgotten(CpuBackend):
+    def attention(self, heads, *others):
+        super().attention(heads._replace(cap=0), *others)
+
+
+class LogitCapForgotten(CpuBackend):
+    def soft_cap(self, x, cap, slope=None):
+        if slope is not None:
+            slope[...] = 1
+
+
+class SlopeForgotten(CpuBackend):
+    def soft_cap_backward(self, dx, slope):
+        pass
 
 
 class ReplicaForgotten(CpuBackend):
@@ -191,8 +208,8 @@ def wrong(engine, config):
 
 @pytest.mark.parametrize(
     "config",
-    [SMALL, ODD, SCALED, KINDS, GEMMA3],
-    ids=["small", "odd", "scaled positions", "layer kinds", "as Gemma 3"],
+    [SMALL, ODD, SCALED, KINDS, GEMMA3, CAPPED],
+    ids=["small", "odd", "scaled positions", "layer kinds", "as Gemma 3", "as Gemma 2"],
 )
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_right_engine_passes(config, threads):
@@ -226,6 +243,19 @@ def test_a_table_of_angles_without_the_models_scaling_is_found(engine):
 def test_a_window_or_a_bias_that_a_model_has_is_checked(engine):
     assert wrong(engine, SMALL) == set()
     assert {"gradients", "decoding"} <= wrong(engine, KINDS)
+
+
+@pytest.mark.parametrize(
+    ("engine", "cases"),
+    [
+        (ScoreCapForgotten(1), {"gradients", "decoding"}),
+        (LogitCapForgotten(1), {"gradients", "decoding"}),
+        (SlopeForgotten(1), {"gradients"}),
+        (RopeFactorForgotten(1), {"gradients", "decoding"}),
+    ],
+)
+def test_caps_and_the_scale_of_scores_are_checked(engine, cases):
+    assert wrong(engine, CAPPED) == cases
 
 
 def test_layers_of_every_kind_are_checked():

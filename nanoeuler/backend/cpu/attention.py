@@ -28,6 +28,7 @@ from nanoeuler.backend.cpu.simd import (
     score_gradients,
     set_product,
 )
+from nanoeuler.backend.cpu.vector_maps import soft_cap, soft_cap_only
 from nanoeuler.backend.cpu.vectors import (
     any_layout,
     dot,
@@ -52,7 +53,8 @@ def round_up(value: int, multiple: int) -> int:
 def work_floats(keys: int, head_size: int) -> int:
     """Floats of scratch memory that the kernels below need for rows of `keys` keys."""
     width = round_up(head_size, COLUMNS)
-    return 5 * (keys + COLUMNS) * width + 2 * QUERIES * KEYS + 3 * QUERIES * width + 2 * QUERIES
+    tiles = 2 * QUERIES * KEYS + 3 * QUERIES * width
+    return 5 * (keys + COLUMNS) * width + tiles + KEYS + 2 * QUERIES
 
 
 @compiled()
@@ -114,10 +116,12 @@ def attention(
     offset_B,
     out_BTHE,
     lse_BHT,
+    cap,
     work,
     first_pair,
     stop_pair,
 ):
+    """`cap`: of scores; 0: none."""
     T, H, E = query_BTHE.shape[1:]
     S, G = key_BSGE.shape[1:3]
     scale = np.float32(1 / math.sqrt(E))
@@ -162,6 +166,9 @@ def attention(
                         if high <= low:
                             clear_outside(work, at, 0, 0, m)
                             continue
+                        if cap > 0:
+                            row = span(work, at, m)
+                            soft_cap_only(m, (row,), (row,), cap)
                         top = largest(work, at + low, high - low)
                         if sums[i] > 0:
                             top = max(top, tops[i])
@@ -202,11 +209,14 @@ def attention_backward(
     positions_N,
     cos_PE,
     sin_PE,
+    cap,
     work,
     first_pair,
     stop_pair,
 ):
-    """`rotated`: queries and keys were rotated by `positions` and the rotary table, so their
+    """`cap`: of scores; 0: none.
+
+    `rotated`: queries and keys were rotated by `positions` and the rotary table, so their
     gradients are rotated back."""
     T, H, E = query_BTHE.shape[1:]
     G = key_BTGE.shape[2]
@@ -227,6 +237,7 @@ def attention_backward(
     query = dscores + QUERIES * KEYS
     dout = query + QUERIES * width
     dquery = dout + QUERIES * width
+    slopes = span(work, dquery + QUERIES * width, KEYS)  # of the caps of a row
     for pair in range(first_pair, stop_pair):
         b, g = pair // G, pair % G
         if pair + 1 < stop_pair:
@@ -265,7 +276,15 @@ def attention_backward(
                             dout_row = row_of(dout_BTHE, (b, q + i, h))
                             delta = dot(dout_row, row_of(out_BTHE, (b, q + i, h)))
                             lse = lse_BHT[b, h, q + i]
+                            if cap > 0:
+                                row = span(work, at, m)
+                                soft_cap(m, (row, slopes), (row,), cap)
                             score_gradients(work, at, low, high, lse, dat, delta)
+                            if cap > 0:
+                                row = span(work, dat + low, high - low)
+                                seen = span(slopes, low, high - low)
+                                for j in range(len(row)):
+                                    row[j] *= seen[j]
                             if start == q + i:
                                 # a single key has probability 1, whatever its score
                                 work[dat + low] = 0

@@ -12,10 +12,12 @@ from nanoeuler.backend.cpu.vector_maps import (
     gelu_gradient,
     gelu_gradient_only,
     rotate_halves,
+    soft_cap_only,
     swiglu_gradient,
     swiglu_gradient_only,
 )
 from nanoeuler.backend.cpu.vector_maps import gelu as gelu_map
+from nanoeuler.backend.cpu.vector_maps import soft_cap as soft_cap_map
 from nanoeuler.backend.cpu.vector_maps import swiglu as swiglu_map
 from nanoeuler.backend.cpu.vectors import fill, row_of, scale_into, span
 from nanoeuler.system.compiling import FAST_MATH, compiled
@@ -203,6 +205,17 @@ def gelu_backward(dout_NF, x_NF, dx_NF, restore, out_NF, first, stop):
             gelu_gradient(F, (dx, row_of(out_NF, n)), inputs, ONE)
         else:
             gelu_gradient_only(F, (dx,), inputs, ONE)
+
+
+@compiled()
+def soft_cap(x_NV, cap, slopes, slope_NV, first, stop):
+    """`slopes`: `slope` receives them; otherwise it is not touched."""
+    for n in range(first, stop):
+        x = row_of(x_NV, n)
+        if slopes:
+            soft_cap_map(len(x), (x, row_of(slope_NV, n)), (x,), cap)
+        else:
+            soft_cap_only(len(x), (x,), (x,), cap)
 
 
 # ---- biases

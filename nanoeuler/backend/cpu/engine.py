@@ -387,7 +387,8 @@ class CpuBackend(ReferenceBackend, FusingBackend):
         self, heads: AttentionArrays, starts_BT: Array, offset_B: Array, lse_BHT: Array
     ) -> None:
         inputs = heads.query, heads.key, heads.value, starts_BT, offset_B
-        self.share_pairs(attention.attention, (*inputs, heads.out, lse_BHT), heads.key)
+        arguments = *inputs, heads.out, lse_BHT, np.float32(heads.cap)
+        self.share_pairs(attention.attention, arguments, heads.key)
 
     def attention_backward(
         self,
@@ -402,7 +403,8 @@ class CpuBackend(ReferenceBackend, FusingBackend):
         rotated = False, *self.no_rotation
         if rotation:
             rotated = True, rotation.positions_N, *rotation.table
-        self.share_pairs(attention.attention_backward, (*inputs, *outputs, *rotated), saved.key)
+        arguments = *inputs, *outputs, *rotated, np.float32(saved.cap)
+        self.share_pairs(attention.attention_backward, arguments, saved.key)
 
     def share_pairs(
         self, kernel: Callable[..., None], arguments: tuple[Any, ...], key_BSGE: Array
@@ -422,6 +424,12 @@ class CpuBackend(ReferenceBackend, FusingBackend):
             kernel(*arguments, scratch[part * floats :][:floats], first, stop)
 
         self.thread_pool.each(parts, work)
+
+    # ---- soft caps
+
+    def soft_cap(self, x_NV: Array, cap: float, slope_NV: Array | None = None) -> None:
+        slopes = (False, x_NV) if slope_NV is None else (True, slope_NV)
+        self.share_rows(x_NV, elementwise.soft_cap, x_NV, np.float32(cap), *slopes)
 
     # ---- decoding
 

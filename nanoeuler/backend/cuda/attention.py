@@ -209,7 +209,7 @@ class Attention:
     def forward_arguments(
         self, heads: AttentionArrays, starts: Array, offset: Array, lse: Array
     ) -> tuple[Argument, ...]:
-        query, key, value, out = heads
+        query, key, value, out, _ = heads
         T, S = query.shape[1], key.shape[1]
         inputs = *view(query), *view(key), *view(value), starts, offset
         return *inputs, *view(out), lse, T, S, *self.shape

@@ -3,6 +3,7 @@
 Everything runs on one stream. Sums are taken in a fixed order, so equal inputs give equal bits.
 """
 
+from collections.abc import Sequence
 from types import MappingProxyType
 
 import cupy
@@ -12,12 +13,14 @@ from cupy import ndarray as Array
 from nanoeuler.backend.cuda.attention import HEAD_SIZES, UNIT_OF, Attention
 from nanoeuler.backend.cuda.biased_ops import BiasedOps
 from nanoeuler.backend.cuda.decoding import DecodingOps
+from nanoeuler.backend.cuda.form_ops import PLAIN_HEAD_SIZES, FormOps
 from nanoeuler.backend.cuda.fp8 import NOT_QUANTIZED, Quantized
 from nanoeuler.backend.cuda.kernel_sources import (
     ADDING_WARPS,
     ELEMENTWISE_THREADS,
     HEAD_NORM_BLOCKS,
     WIDTH,
+    is_wide,
     row_blocks,
     row_warps,
     spread_shift,
@@ -44,7 +47,7 @@ from nanoeuler.backend.records import (
 from nanoeuler.errors import UserError
 
 
-class CudaBackend(DecodingOps, LogitOps, BiasedOps, OptimizerOps):
+class CudaBackend(DecodingOps, LogitOps, BiasedOps, FormOps, OptimizerOps):
     """CuPy arrays. `precision` is that of products and activations: fp32, tf32, bf16 or fp8.
 
     Sums and statistics are float32 or better. fp8 is bf16 but for most products of training: see
@@ -61,8 +64,8 @@ class CudaBackend(DecodingOps, LogitOps, BiasedOps, OptimizerOps):
     # ---- what it can do
 
     def check_form(self, form: BlockForm, dim: int) -> None:
-        if isinstance(form, AttentionForm) and form.head_size not in HEAD_SIZES:
-            sizes = ", ".join(map(str, HEAD_SIZES))
+        if isinstance(form, AttentionForm) and form.head_size not in PLAIN_HEAD_SIZES:
+            sizes = ", ".join(map(str, PLAIN_HEAD_SIZES))
             raise UserError(
                 f"--device cuda: model.head_size is {form.head_size}; "
                 f"the kernels are made for {sizes}; use --device cpu"
@@ -72,15 +75,15 @@ class CudaBackend(DecodingOps, LogitOps, BiasedOps, OptimizerOps):
                 "--device cuda: no kernel drops what adapters read, or adds to products in fp8; "
                 "set lora.dropout to 0 and precision to bf16, or use --device cpu"
             )
-        if getattr(form, "post_norm", False):
-            raise UserError(
-                "--device cuda: model.post_norms has no kernels on a GPU; use --device cpu"
-            )
         if dim % WIDTH:
             raise UserError(
                 f"--device cuda: model.dim is {dim}; the kernels read {WIDTH} elements at a time, "
                 f"so it must be a multiple of {WIDTH}; use --device cpu"
             )
+
+    def repeats(self, layer: Sequence[type[BlockForm]], forms: Sequence[BlockForm]) -> bool:
+        sizes = {form.head_size for form in forms if isinstance(form, AttentionForm)}
+        return sizes <= {*HEAD_SIZES} and super().repeats(layer, forms)
 
     def activation_budget(self, state_bytes: int) -> int:
         """Nine tenths of the device's memory, less the training state and 1 GiB."""
@@ -170,8 +173,9 @@ class CudaBackend(DecodingOps, LogitOps, BiasedOps, OptimizerOps):
         N, H, E = x_NHE.shape
         arrays = x_NHE, row_stride(x_NHE), norm.weight_E, norm.epsilon
         saved = norm.raw_NHE, norm.inverse_rms_NH
-        source, elements = self.sources.head_norm(E), N * H * E
-        self.launch_elementwise(source, "head_norm", elements, *arrays, *saved, N, H)
+        arguments = *arrays, *saved, N, H
+        grid = self.norm_blocks(N * H, E)
+        self.launch(self.sources.head_norm(E), "head_norm", grid, ELEMENTWISE_THREADS, *arguments)
 
     def head_norm_backward(
         self, dx_NHE: Array, norm: HeadNorm, dweight_E: Array | None, *, accumulate: bool
@@ -179,10 +183,7 @@ class CudaBackend(DecodingOps, LogitOps, BiasedOps, OptimizerOps):
         N, H, E = dx_NHE.shape
         if self.fp8:
             self.fp8.forget(dx_NHE)
-        parts = min(
-            HEAD_NORM_BLOCKS * self.device.multiprocessors,
-            blocks(N * H * E, ELEMENTWISE_THREADS * WIDTH),
-        )
+        parts = min(HEAD_NORM_BLOCKS * self.device.multiprocessors, self.norm_blocks(N * H, E))
         partial = None
         if dweight_E is not None:
             (partial,) = self.scratch.take("head_norm", ((parts, E), np.float32))
@@ -192,6 +193,10 @@ class CudaBackend(DecodingOps, LogitOps, BiasedOps, OptimizerOps):
         self.launch(source, "head_norm_backward", parts, threads, *arrays, partial, N, H)
         if dweight_E is not None:
             self.sum_weight_gradient(partial, dweight_E, accumulate=accumulate)
+
+    def norm_blocks(self, heads: int, size: int) -> int:
+        """Blocks that norm so many heads, all at once."""
+        return heads if is_wide(size) else blocks(heads * size, ELEMENTWISE_THREADS * WIDTH)
 
     def sum_weight_gradient(self, partial: Array, dweight_D: Array, *, accumulate: bool) -> None:
         """Add up the rows of `partial`, each the sum of what one block took."""
@@ -226,8 +231,8 @@ class CudaBackend(DecodingOps, LogitOps, BiasedOps, OptimizerOps):
         self, x_NI: Array, weight_OI: Array, out_NO: Array, rotated: list[Array], by: Rotation
     ) -> None:
         in_front = len(rotated) == 1 and rotated[0].data.ptr == out_NO.data.ptr
-        if self.fused and self.fused.fits(len(x_NI)) and in_front:
-            _, H, E = rotated[0].shape
+        _, H, E = rotated[0].shape
+        if self.fused and self.fused.fits(len(x_NI)) and in_front and E in HEAD_SIZES:
             factors = self.factors(x_NI, weight_OI)
             self.fused.rope(x_NI, weight_OI, out_NO, H * E, *by, E, factors)
         else:
@@ -238,6 +243,9 @@ class CudaBackend(DecodingOps, LogitOps, BiasedOps, OptimizerOps):
     def attention(
         self, heads: AttentionArrays, starts_BT: Array, offset_B: Array, lse_BHT: Array
     ) -> None:
+        if self.is_plain(heads):
+            self.plain_attention(heads, starts_BT, offset_B, lse_BHT)
+            return
         copy = NOT_QUANTIZED
         if self.fp8:
             B, T, H, E = heads.out.shape
@@ -253,6 +261,9 @@ class CudaBackend(DecodingOps, LogitOps, BiasedOps, OptimizerOps):
         lse_BHT: Array,
         rotation: Rotation | None = None,
     ) -> None:
+        if self.is_plain(saved):
+            self.plain_attention_backward(saved, gradients, starts_BT, lse_BHT, rotation)
+            return
         heads, (B, T) = self.heads(saved.query, saved.key), saved.query.shape[:2]
         (workspace,) = self.scratch.take("attention", ((heads.workspace_bytes(B, T),), np.uint8))
         heads.backward(
@@ -297,27 +308,6 @@ class CudaBackend(DecodingOps, LogitOps, BiasedOps, OptimizerOps):
         source, elements = self.sources.cache(G * E), B * T * G * E
         arrays = new_BTGE, strides[0], offset_B, cache_BSGE
         self.launch_elementwise(source, "write_cache", elements, *arrays, B * T, T, S, strides[1])
-
-    def window_starts(
-        self, starts_BT: Array, offset_B: Array, window: int, last: int, out_BT: Array
-    ) -> None:
-        B, T = starts_BT.shape
-        arguments = starts_BT, offset_B, window, last, out_BT, B * T, T
-        grid, threads = blocks(B * T, ELEMENTWISE_THREADS), ELEMENTWISE_THREADS
-        self.launch(self.sources.cache(WIDTH), "window_starts", grid, threads, *arguments)
-
-    # ---- GEGLU
-
-    def geglu(self, gate_NF: Array, up_NF: Array, out_NF: Array) -> None:
-        arrays = gate_NF, up_NF, row_stride(gate_NF), out_NF
-        self.launch_on_rows("geglu", "geglu", out_NF, *arrays)
-
-    def geglu_backward(
-        self, dout_NF: Array, gate_NF: Array, up_NF: Array, dgate_NF: Array, dup_NF: Array
-    ) -> None:
-        inputs = dout_NF, gate_NF, up_NF, row_stride(gate_NF)
-        outputs = dgate_NF, dup_NF, row_stride(dgate_NF)
-        self.launch_on_rows("geglu", "geglu_backward", dout_NF, *inputs, *outputs)
 
     # ---- SwiGLU
 

@@ -46,7 +46,7 @@ WITHOUT = {
     "WIDTH": ("to_host",),
     "RESIDUAL": (
         *("update", "cache", "cross_entropy", "decode_attention", "fp8", "losses", "muon"),
-        *("preference", "rope", "sampling", "to_host"),
+        *("plain_attention", "preference", "rope", "sampling", "to_host"),
     ),
 }
 """Kernels that this is not compiled into, so that precisions share their machine code."""
@@ -59,6 +59,9 @@ ELEMENTWISE_THREADS = 256
 
 NORM_THREADS = 512
 """Threads of a block that sums squares of gradients."""
+
+KEYS_AHEAD = 4
+"""Rows that a warp of plain_attention.cu reads together."""
 
 HEAD_NORM_BLOCKS = 8
 """Blocks of a multiprocessor in the backward pass of the norms of heads."""
@@ -119,6 +122,11 @@ def transposed_tokens(dim: int) -> int:
 def spread_shift(vocab_size: int) -> int:
     """Vocabulary entries are dealt to 2^shift blocks: at least 256 blocks of `BLOCK_ENTRIES`."""
     return max(8, (-(-vocab_size // BLOCK_ENTRIES) - 1).bit_length())
+
+
+def is_wide(head_size: int) -> bool:
+    """Does a norm of a head take a block, as no power of two of a warp's threads holds it?"""
+    return 32 % (head_size // WIDTH) != 0
 
 
 def loss_threads(vocab_size: int) -> int:
@@ -188,7 +196,12 @@ class KernelSources:
         return self.source("rope", THREADS=ELEMENTWISE_THREADS, HEAD_SIZE=head_size)
 
     def head_norm(self, head_size: int) -> Source:
-        return self.source("head_norm", THREADS=ELEMENTWISE_THREADS, HEAD_SIZE=head_size)
+        name = "wide_head_norm" if is_wide(head_size) else "head_norm"
+        return self.source(name, THREADS=ELEMENTWISE_THREADS, HEAD_SIZE=head_size)
+
+    def plain_attention(self, head_size: int) -> Source:
+        constants = {"HEAD_SIZE": head_size, "AHEAD": KEYS_AHEAD}
+        return self.source("plain_attention", THREADS=ELEMENTWISE_THREADS, **constants)
 
     def cross_entropy(self, vocab_size: int, *, fp8: bool = False) -> Source:
         sizes = {"VOCAB": vocab_size, "HELD": int(vocab_size <= HELD_LOGITS)}

@@ -53,6 +53,7 @@ def fits(config: ModelConfig) -> bool:
     return (
         not config.only_ours
         and not (config.post_norms or config.window_rope_theta)
+        and not (config.attention_cap or config.logit_cap)
         and (config.activation, config.embedding_scale) == ("swiglu", 1)
         and sum(tensor.size for tensor in written_tensors(config)) <= MOST_PARAMETERS
     )

@@ -133,10 +133,11 @@ class Attention(Block[AttentionWeights, AttentionActivations]):
         """Views (B, T, heads, E) of a packed product and of attention's output."""
         f = self.form
         length = len(packed) // rows
-        parts = packed[:, f.query], packed[:, f.key], packed[:, f.value], out
-        return AttentionArrays(
-            *(part.reshape(rows, length, -1, f.head_size) if length else part for part in parts)
+        query, key, value, out = (
+            part.reshape(rows, length, -1, f.head_size) if length else part
+            for part in (packed[:, f.query], packed[:, f.key], packed[:, f.value], out)
         )
+        return AttentionArrays(query, key, value, out, f.cap)
 
     def head_norms(
         self,

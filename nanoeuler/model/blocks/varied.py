@@ -1,7 +1,8 @@
 """The two blocks of a layer in the forms that released models vary them in.
 
 Attention with biases of q, k and v (Qwen2), with a sliding window (Mistral), without rotary
-positions (SmolLM3); GEGLU; and a norm behind each block, x ← x + norm(f(norm(x))) (Gemma 3).
+positions (SmolLM3), with soft caps (Gemma 2); GEGLU; and a norm behind each block,
+x ← x + norm(f(norm(x))) (Gemma 2 and 3).
 """
 
 from dataclasses import dataclass, replace
@@ -69,7 +70,8 @@ class PostNorm:
 
     def backward(self, ops: Backend, w: Any, dw: Any, p: BlockPass) -> Array:
         """The gradient of the product, from that of the stream, which stays as it is."""
-        self.gradient_ND[...] = p.stream.dx
+        bits = f"u{self.gradient_ND.itemsize}"  # as whole numbers: CuPy does not know bfloat16
+        self.gradient_ND.view(bits)[...] = p.stream.dx.view(bits)
         norm, gradient = self.norm._replace(weight_E=w.post_norm), self.gradient_ND[:, None]
         ops.head_norm_backward(gradient, norm, dw.post_norm, accumulate=p.accumulate)
         return self.gradient_ND
@@ -95,6 +97,7 @@ class VariedAttention(Attention):
             window=window,
             rotates=rotates,
             post_norm=config.post_norms,
+            cap=float(config.attention_cap or 0),
         )
 
     def product_rows(self, size: int) -> int:

@@ -54,7 +54,7 @@ def check_linear_rope(
 
 
 def check_attention(
-    engine: Backend, random: Random, B: int, T: int, H: int, G: int, E: int
+    engine: Backend, random: Random, B: int, T: int, H: int, G: int, E: int, cap: float = 0.0
 ) -> Iterator[Comparison]:
     """Forward and backward pass; q, k and v are packed, and so are their gradients.
 
@@ -84,7 +84,7 @@ def check_attention(
         return heads[:, :, :H], heads[:, :, H : H + G], heads[:, :, H + G :]
 
     def both_passes(ops: Backend, a: Arrays, rotation: Rotation | None) -> None:
-        saved = AttentionArrays(*parts(a.packed), a.out)
+        saved = AttentionArrays(*parts(a.packed), a.out, cap)
         ops.attention(saved, a.starts, a.offset, a.lse)
         gradients = AttentionArrays(*parts(a.dpacked), a.dout)
         ops.attention_backward(saved, gradients, a.starts, a.lse, rotation)
@@ -95,14 +95,22 @@ def check_attention(
     def attention_rope(ops: Backend, a: Arrays) -> None:
         both_passes(ops, a, Rotation(a.positions, rope_table(ops, E)))
 
-    size = f"{B} × {T}, {H} / {G} heads of {E}"
+    size = f"{B} × {T}, {H} / {G} heads of {E}" + f", cap {cap}" * (cap > 0)
     yield from compare_op(f"attention {size}", engine, inputs, outputs, attention)
     before_rope = f"attention back to before rope {size}"
     yield from compare_op(before_rope, engine, inputs, outputs, attention_rope)
 
 
 def check_cached_attention(
-    engine: Backend, random: Random, B: int, T: int, S: int, H: int, G: int, E: int
+    engine: Backend,
+    random: Random,
+    B: int,
+    T: int,
+    S: int,
+    H: int,
+    G: int,
+    E: int,
+    cap: float = 0.0,
 ) -> Iterator[Comparison]:
     """Fewer queries than keys, as in decoding; rows have unequal lengths."""
     inputs: dict[str, Input] = {
@@ -118,8 +126,8 @@ def check_cached_attention(
     }
 
     def attention(ops: Backend, a: Arrays) -> None:
-        heads = AttentionArrays(a.query, a.key, a.value, a.out)
+        heads = AttentionArrays(a.query, a.key, a.value, a.out, cap)
         ops.attention(heads, a.starts, a.offset, a.lse)
 
-    case = f"attention {B} × {T} of {S}, {H} / {G} heads of {E}"
+    case = f"attention {B} × {T} of {S}, {H} / {G} heads of {E}" + f", cap {cap}" * (cap > 0)
     yield from compare_op(case, engine, inputs, outputs, attention)

@@ -68,6 +68,9 @@ def check_device_ops(engine: Backend) -> Iterator[Comparison]:
     long = [(1, 130, 8, 2, 128), (2, 200, 8, 1, 32), (1, 513, 12, 4, 64), (2, 512, 12, 4, 64)]
     yield from each(check_attention, short + long)
     yield from each(check_cached_attention, [(1, 1, 70, 12, 4, 64), (3, 5, 140, 4, 1, 32)])
+    capped = partial(check_attention, cap=0.9)
+    yield from each(capped, [(2, 7, 4, 4, 64), (2, 200, 8, 1, 32), (1, 70, 4, 2, 256)])
+    yield from check_cached_attention(engine, random, 3, 5, 140, 4, 1, 32, cap=0.9)
     yield from each(check_swiglu, [(1, 8), (37, 344), (130, 2048)])
     fused = [(4_133, 200, 512), (4_400, 768, 2048)] if engine.device else []
     yield from each(check_linear_swiglu, [(37, 128, 344), *fused])
@@ -78,6 +81,7 @@ def check_device_ops(engine: Backend) -> Iterator[Comparison]:
     for op in ELEMENTWISE:
         yield from each(partial(check_elementwise, op), [(1, 8), (37, 344), (130, 2048)])
     yield from each(check_geglu, [(1, 8), (37, 344)])
+    yield from each(check_soft_cap, [(1, 8), (37, 344)])
     yield from check_all_masked(engine, random)
     yield from check_preference(engine, random)
     # made of the ops above, which are to be named first where they are wrong
@@ -289,6 +293,25 @@ def check_geglu(engine: Backend, random: Random, N: int, F: int) -> Iterator[Com
         ops.geglu_backward(a.dout, gate, up, gate, up)
 
     yield from compare_op(f"geglu {N} × {F}", engine, inputs, outputs, geglu, ("packed", "dout"))
+
+
+def check_soft_cap(engine: Backend, random: Random, N: int, V: int) -> Iterator[Comparison]:
+    """Of logits as they are trained, and as they are chosen from; some are tiny, some beyond."""
+    values = random.normal(N, V) * 10.0 ** random.integers(4, N * V).reshape(N, V)
+    inputs: dict[str, Input] = {
+        "x": (values / 100, "activation"),
+        "logits": (values / 100, "statistic"),
+        "dx": random.activation(N, V),
+    }
+    outputs: dict[str, Output] = {"slope": ((N, V), "activation")}
+
+    def soft_cap(ops: Backend, a: Arrays) -> None:
+        ops.soft_cap(a.x, 1.7, a.slope)
+        ops.soft_cap(a.logits, 1.7)
+        ops.soft_cap_backward(a.dx, a.slope)
+
+    names = "x", "logits", "dx"
+    yield from compare_op(f"soft_cap {N} × {V}", engine, inputs, outputs, soft_cap, names)
 
 
 def check_linear_swiglu(

@@ -113,6 +113,17 @@ CASES: dict[str, tuple[dict[str, Any], int]] = {
         },
         7,
     ),
+    "soft caps of scores and logits, scores of another scale, K = 2, two documents a row": (
+        {
+            "attention_cap": 0.7,
+            "logit_cap": 1.1,
+            "query_scalar": 3.0,
+            "windows": [3, 0],
+            "head_size": 6,
+            "mtp_heads": 2,
+        },
+        7,
+    ),
     "GPT-2, two layers, K = 2, tied heads": (
         {"family": "gpt2", "kv_heads": 4, "mtp_heads": 2, "tied": True},
         7,

@@ -35,6 +35,7 @@ def check_ops(backend: Backend | None = None) -> Iterator[Comparison]:
     yield from check_add_norm("add_rms_norm", ops, random)
     yield from check_rope(ops, random)
     yield from check_attention(ops, random)
+    yield from check_attention(ops, random, cap=2.0)
     yield from check_swiglu(ops, random)
     yield from check_cross_entropy(ops, random)
     yield from check_preference(ops, random)
@@ -44,6 +45,7 @@ def check_ops(backend: Backend | None = None) -> Iterator[Comparison]:
     for op in ELEMENTWISE:
         yield from check_elementwise(op, ops, random)
     yield from check_geglu(ops, random)
+    yield from check_soft_cap(ops, random)
 
 
 def check_derivatives(
@@ -132,7 +134,7 @@ def check_rope(ops: Backend, random: Generator) -> Iterator[Comparison]:
     yield from check_derivatives("rope", loss, {"x": (x, dx)})
 
 
-def check_attention(ops: Backend, random: Generator) -> Iterator[Comparison]:
+def check_attention(ops: Backend, random: Generator, cap: float = 0.0) -> Iterator[Comparison]:
     """Grouped heads, an odd length, and two documents in the second row."""
     B, T, H, G, E = 2, 5, 6, 2, 4
     query = random.standard_normal((B, T, H, E))
@@ -143,7 +145,7 @@ def check_attention(ops: Backend, random: Generator) -> Iterator[Comparison]:
     offset = np.zeros(B, np.int32)
     out, lse = np.empty((B, T, H, E)), np.empty((B, H, T))
 
-    saved = AttentionArrays(query, key, value, out)
+    saved = AttentionArrays(query, key, value, out, cap)
 
     def loss() -> float:
         ops.attention(saved, starts, offset, lse)
@@ -153,7 +155,8 @@ def check_attention(ops: Backend, random: Generator) -> Iterator[Comparison]:
     dquery, dkey, dvalue = np.empty_like(query), np.empty_like(key), np.empty_like(value)
     ops.attention_backward(saved, AttentionArrays(dquery, dkey, dvalue, dout), starts, lse)
     tensors = {"query": (query, dquery), "key": (key, dkey), "value": (value, dvalue)}
-    yield from check_derivatives("attention", loss, tensors)
+    case = "attention" + " with a cap" * (cap > 0)
+    yield from check_derivatives(case, loss, tensors)
 
 
 def check_swiglu(ops: Backend, random: Generator) -> Iterator[Comparison]:
@@ -182,6 +185,20 @@ def check_geglu(ops: Backend, random: Generator) -> Iterator[Comparison]:
         return float((out * dout).sum())
 
     yield from check_derivatives("geglu", loss, {"gate": (gate, dgate), "up": (up, dup)})
+
+
+def check_soft_cap(ops: Backend, random: Generator) -> Iterator[Comparison]:
+    x, dout, slope = random.standard_normal((3, N, F))
+    ops.soft_cap(x.copy(), 2.0, slope)
+    dx = dout.copy()
+    ops.soft_cap_backward(dx, slope)
+
+    def loss() -> float:
+        out = x.copy()
+        ops.soft_cap(out, 2.0)
+        return float((out * dout).sum())
+
+    yield from check_derivatives("soft_cap", loss, {"x": (x, dx)})
 
 
 def check_cross_entropy(ops: Backend, random: Generator) -> Iterator[Comparison]:

@@ -272,8 +272,11 @@ def test_every_source_is_compiled_by_these_tests():
         "layer_norm",
         "many_rows_head",
         "many_rows_layer",
+        "plain_attention",
         "prompt_layer",
         "relu2",
+        "soft_cap",
+        "wide_head_norm",
     }  # tests of their own compile those
 
 
