@@ -5,6 +5,7 @@
     nanoeuler serve results/demo/sft &
     python benchmarks/serving.py --url http://127.0.0.1:8000
     python benchmarks/serving.py --url ours=http://127.0.0.1:8000 peer=http://127.0.0.1:8080
+    python benchmarks/serving.py --clients 1 --tokens 4 --shared 1600 --url kept=… plain=…
     python benchmarks/serving.py --url http://127.0.0.1:8000 --soak 600 --model results/demo/sft
 
 With `--preset` the server is ours, on a GPU where there is one, and the model has fresh weights.
@@ -108,9 +109,11 @@ class Work(NamedTuple):
     """Of each reply, at most."""
     characters: int | None = None
     """Of each prompt; None: those of `PROMPTS`, which are short."""
+    shared: int = 0
+    """Characters in front of all prompts."""
 
     def prompt(self, seed: int) -> str:
-        begin = PROMPTS[seed % len(PROMPTS)]
+        begin = (PROMPTS[-1] * self.shared)[: self.shared] + PROMPTS[seed % len(PROMPTS)]
         if self.characters is None:
             return begin
         return f"{begin} {seed} {PROMPTS[-1] * self.characters}"[: self.characters]
@@ -327,11 +330,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20, help="for each number of clients")
     parser.add_argument("--tokens", type=int, default=100, help="of each reply, at most")
     parser.add_argument("--prompt", type=int, metavar="CHARACTERS", help="of each prompt")
+    parser.add_argument(
+        "--shared", type=int, default=0, metavar="CHARACTERS", help="in front of all prompts"
+    )
     parser.add_argument("--soak", type=float, metavar="SECONDS")
     parser.add_argument("--model", type=Path, help="the served model's folder, for --soak")
     parser.add_argument("--preset", help="measure a server of our own with a model of that size")
     options = parser.parse_args()
-    options.work = Work(options.tokens, options.prompt)
+    options.work = Work(options.tokens, options.prompt, options.shared)
     print(provenance.cpu_name())
     with contextlib.ExitStack() as stack:
         urls = dict(each.split("=") if "=" in each else (each, each) for each in options.url)

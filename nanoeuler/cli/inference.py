@@ -286,6 +286,12 @@ def register_serve(subparsers: Subparsers) -> None:
     serve.add_number(
         "--queue", "most prompts that wait; further ones are answered 429 (default 256)", 256
     )
+    serve.add_number(
+        "--prefix-cache",
+        "megabytes for beginnings of prompts that are kept, so that a model reads what requests "
+        "have in common once (default: an eighth of the memory for caches, at most 1000; 0: none)",
+        kind=float,
+    )
     serve.add_number("--seconds", "longest time for a request (default 600)", 600.0, kind=float)
     serve.add_flag(
         "--no-speculation",
@@ -314,7 +320,7 @@ def run_serve(options: argparse.Namespace) -> None:
 
         engine.decode(*arguments)
 
-    load = folders, options.rows, options.context, loading_options(options)
+    load = folders, options.rows, options.context, options.prefix_cache, loading_options(options)
     with EngineProcess(decode, options.queue, *load) as process:
         try:
             from nanoeuler.serving import server

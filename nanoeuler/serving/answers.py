@@ -117,7 +117,7 @@ class Replies:
         self.began = self.last = time.monotonic()
         self.new: dict[int, Part] = {}
         self.unfinished = set(range(len(self.texts)))
-        self.tokens = 0
+        self.tokens = self.cached = 0
         self.failure: str | None = None
         self.arrived, self.ended = asyncio.Event(), asyncio.Event()
         receivers = [partial(self.receive, prompt * choices) for prompt in range(len(jobs))]
@@ -141,6 +141,8 @@ class Replies:
             self.metrics.next_token.add((now - self.last) / tokens, tokens)
         self.last = now
         self.tokens += tokens
+        self.cached += piece.cached
+        self.metrics.tokens[self.model, "cached"] += piece.cached
         self.metrics.tokens[self.model, "reply"] += tokens
         index = first + piece.choice
         part, text = self.new.setdefault(index, Part()), self.texts[index]
@@ -223,7 +225,7 @@ class Answer(Generic[Kind]):
             yield event(error.body())
 
     def object(
-        self, name: str, choices: list[dict[str, Any]], usage: dict[str, int] | None
+        self, name: str, choices: list[dict[str, Any]], usage: dict[str, Any] | None
     ) -> dict[str, Any]:
         head = {"id": self.id, "object": name, "created": self.created, "model": self.asked.model}
         return {**head, "choices": choices, "usage": usage}
@@ -236,12 +238,13 @@ class Answer(Generic[Kind]):
     def content(self, index: int, part: Part, *, streamed: bool) -> dict[str, Any]:
         """Text and log-probabilities of a reply, or of a part of it where they are streamed."""
 
-    def usage(self) -> dict[str, int]:
+    def usage(self) -> dict[str, Any]:
         prompt, reply = self.replies.prompt_tokens, self.replies.tokens
         return {
             "prompt_tokens": prompt,
             "completion_tokens": reply,
             "total_tokens": prompt + reply,
+            "prompt_tokens_details": {"cached_tokens": self.replies.cached},
         }
 
     def text(self, token: int) -> str:

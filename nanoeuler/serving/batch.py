@@ -26,6 +26,7 @@ from nanoeuler.model.calls import Calls
 from nanoeuler.model.config import round_up
 from nanoeuler.serving.channel import Piece, Scored
 from nanoeuler.serving.fitting import MOST_PROMPTS, USUAL_ROWS, most_rows, prompt_rows
+from nanoeuler.serving.prefixes import Prefixes
 from nanoeuler.tokenizer.tokenizer import StreamDecoder
 
 PIECE = 128
@@ -62,6 +63,8 @@ class Job:
     """Nobody wants the replies any more."""
     scores: list[Scored] = field(default_factory=list)
     """Those of the prompt as far as it is read, with `score_prompt`."""
+    cached: int = 0
+    """Tokens of the prompt that were read for others."""
 
 
 @dataclass(eq=False)
@@ -84,8 +87,15 @@ class ReplyRow(Row):
 class Batch:
     """The sequences that one model decodes together."""
 
-    def __init__(self, model: LanguageModel, rows: int = USUAL_ROWS, context: int | None = None):
-        """At most `rows` replies, each within `context` tokens (default: the model's)."""
+    def __init__(
+        self,
+        model: LanguageModel,
+        rows: int = USUAL_ROWS,
+        context: int | None = None,
+        prefix_bytes: float = 0,
+    ):
+        """At most `rows` replies, each within `context` tokens (default: the model's).
+        `prefix_bytes`: what the beginnings of prompts may take that are kept for others."""
         self.model = model.transformer
         self.tokenizer, self.allowed_V = model.tokenizer, model.writer.allowed_V
         engine = self.model.backend
@@ -100,6 +110,7 @@ class Batch:
             calculator=model.writer.calculator,
         )
         self.piece = DEVICE_PIECE if self.on_device else PIECE
+        self.prefixes = Prefixes(self.piece, prefix_bytes)
         prompts = prompt_rows(self.model, self.most_rows)
         self.prompt_cache = self.model.new_cache(prompts, self.context)
         if self.on_device:
@@ -248,6 +259,8 @@ class Batch:
     def read_piece(self, job: Job) -> int:
         """Read the next tokens of the prompt that waits first. Returns their number."""
         begin = int(self.prompt_cache.lengths[0])
+        if begin == 0 and not job.score_prompt:
+            begin = job.cached = self.prefixes.begin(job.prompt, self.prompt_cache)
         # scores are the host's work, for which the others wait
         most = PIECE if job.score_prompt else self.piece
         piece = job.prompt[begin : begin + most]
@@ -266,6 +279,8 @@ class Batch:
             logits_1V = decoder.prefill(cache, [piece], rows)
         else:
             append(model, cache, *decoder.padded([piece]))
+        if len(piece) == self.piece and not job.score_prompt:
+            self.prefixes.keep(job.prompt, cache)
         if ends:
             self.waiting.popleft()
             for row in rows:
@@ -354,7 +369,8 @@ class Batch:
 
     def send(self, row: ReplyRow, tokens: int, finish: str | None = None) -> None:
         """Deliver what is new in the first `tokens` of a reply."""
-        piece = Piece(row.choice, row.ids[row.sent : tokens], row.new_scored, finish)
+        cached = 0 if row.sent or row.choice else row.job.cached
+        piece = Piece(row.choice, row.ids[row.sent : tokens], row.new_scored, finish, cached)
         row.sent, row.new_scored = tokens, []
         row.job.deliver(piece)
 

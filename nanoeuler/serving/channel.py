@@ -67,6 +67,8 @@ class Piece(NamedTuple):
     finish: str | None = None
     """Why the reply ends here: stop (`</s>` or a stop string) or length; else the API's error
     type, of a reply that failed."""
+    cached: int = 0
+    """Tokens of the prompt that were read for others; in the first piece of its first reply."""
 
 
 class Submit(NamedTuple):

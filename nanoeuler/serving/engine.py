@@ -22,7 +22,7 @@ from nanoeuler.inference.finding import find_model
 from nanoeuler.inference.forms import Form
 from nanoeuler.serving.batch import Batch, Job
 from nanoeuler.serving.channel import Cancel, More, Piece, ServedModel, Submit, Update
-from nanoeuler.serving.fitting import Room, cache_memory, fit
+from nanoeuler.serving.fitting import Room, cache_memory, fit, prefix_memory
 from nanoeuler.storage.files import explain_os_errors
 
 PAUSE = 3
@@ -114,6 +114,7 @@ def decode(
     folders: Sequence[Path],
     rows: int | None,
     context: int | None,
+    prefix_megabytes: float | None,
     loading: Mapping[str, Any],
 ) -> None:
     """Load models, send what HTTP must know of them or why they cannot be loaded, and decode.
@@ -121,7 +122,7 @@ def decode(
     try:
         with explain_os_errors():
             models = load_models(folders, **loading)
-            rooms = rooms_for(models, rows, context)
+            rooms = rooms_for(models, rows, context, prefix_megabytes)
             batches = {name: Batch(model, *rooms[name]) for name, model in models.items()}
             for batch in batches.values():
                 batch.warm()
@@ -141,13 +142,19 @@ def described(model: LanguageModel, batch: Batch) -> ServedModel:
 
 
 def rooms_for(
-    models: dict[str, LanguageModel], rows: int | None, context: int | None
+    models: dict[str, LanguageModel],
+    rows: int | None,
+    context: int | None,
+    prefix_megabytes: float | None,
 ) -> dict[str, Room]:
-    """Rows and context of each model that fit into memory, shared equally."""
+    """Rows and context of each model that fit into memory, shared equally, and what is left for the
+    beginnings of prompts."""
     found = {}
     for name, model in models.items():
         memory = cache_memory(model.transformer, len(models))
-        found[name] = fit(model.transformer, rows, context, memory, name)
+        prefixes = prefix_memory(memory, prefix_megabytes)
+        room = fit(model.transformer, rows, context, memory - prefixes, name)
+        found[name] = room._replace(prefix_bytes=prefixes)
     return found
 
 

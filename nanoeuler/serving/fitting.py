@@ -25,6 +25,9 @@ MULTIPLE = 128
 CPU_SHARE, DEVICE_SHARE = 0.5, 0.8
 """Share of the free memory for caches; activations and, on a CPU, other programs take the rest."""
 
+PREFIX_SHARE, MOST_PREFIXES = 0.125, 1e9
+"""Share of that for the beginnings of prompts that are kept, and most bytes of it, by default."""
+
 MOST_PROMPTS = 8
 """Most prompts that a device reads together."""
 
@@ -34,6 +37,8 @@ class Room(NamedTuple):
 
     rows: int
     context: int
+    prefix_bytes: float = 0
+    """What may be kept of the beginnings of prompts."""
 
 
 def fit(
@@ -115,3 +120,16 @@ def cache_memory(model: Transformer, models: int) -> float:
     if device is None:
         return CPU_SHARE * free_memory() / models
     return DEVICE_SHARE * device.free_memory / models
+
+
+def prefix_memory(memory: float, megabytes: float | None) -> float:
+    """Bytes for the beginnings of prompts, of the `memory` of a model's caches: what was asked for,
+    or the usual. Raises `UserError` where that is more than half of it."""
+    if megabytes is None:
+        return min(PREFIX_SHARE * memory, MOST_PREFIXES)
+    if not 0 <= 1e6 * megabytes <= memory / 2:
+        raise UserError(
+            f"--prefix-cache {megabytes:g}: megabytes from 0 to {memory / 2e6:,.0f}, which is half "
+            "of a model's share of the free memory; give fewer, or leave it out"
+        )
+    return 1e6 * megabytes

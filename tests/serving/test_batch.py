@@ -171,7 +171,7 @@ def test_who_gives_up_leaves_and_who_is_late_fails(base):
     written = given_up.tokens()
     step(batch, 11.0)
     assert given_up.tokens() == written
-    assert late.pieces[-1] == (-1, [], [], "timeout")
+    assert late.pieces[-1] == (-1, [], [], "timeout", 0)
     while batch.busy:
         step(batch, 12.0)
     assert [waits.text()] == alone(base, waits)

@@ -70,6 +70,7 @@ def test_a_chat_is_answered_whole_and_as_a_stream(server, tuned):
         "prompt_tokens": prompt,
         "completion_tokens": written,
         "total_tokens": prompt + written,
+        "prompt_tokens_details": {"cached_tokens": 0},
     }
     options = {"temperature": 0, "stream_options": {"include_usage": True}}
     *chunks, last = server.stream(CHAT, asked("Where does the fox live?", **options))
