@@ -41,6 +41,11 @@ NEIGHBOURS = "llama", "smollm3"
 """Architectures in which neighbouring elements are turned."""
 SMOLLM3_LAYERS = 1, 1, 1, 0
 """Which layers have rotary positions in llama.cpp's architecture "smollm3"."""
+GEMMA3_THETA = 10_000.0
+"""Base of rotary positions in windows of its architecture "gemma3"."""
+GEMMAS = {"gemma2": (2, 46), "gemma3": (6, 62)}
+"""Architecture → the how-many-th layers see all tokens there, and the layers of the model whose
+scores are divided by √(dim / heads): the one of 27 B parameters."""
 
 
 def write_gguf(folder: Path, saved: SavedModel, dtype: str) -> None:
@@ -55,8 +60,6 @@ def write_gguf(folder: Path, saved: SavedModel, dtype: str) -> None:
             "GGUF files are written by the package gguf, which is not installed; install it with "
             "make install EXTRAS=gguf, or pip install 'nanoeuler[gguf]'"
         ) from error
-    if saved.config.post_norms:
-        raise UserError("--format gguf: Gemma's form is not written yet; use --format hf")
     plain = in_codes(saved, SCHEMES[dtype]) if dtype in SCHEMES else plain_model(saved)
     require_known_layers(plain.config)
     require_known_scaling(plain.config)
@@ -84,11 +87,14 @@ def architecture_of(config: ModelConfig) -> str:
     if config.family == "gpt2":
         return "gpt2"
     known = transformers_type(config)
-    return "llama" if known in (None, "mistral") else known
+    return {None: "llama", "mistral": "llama", "gemma3_text": "gemma3"}.get(known, str(known))
 
 
 def require_known_layers(c: ModelConfig) -> None:
     """Refuse layers that llama.cpp would compute otherwise."""
+    if (architecture := architecture_of(c)) in GEMMAS:
+        require_known_gemma(c, architecture)
+        return
     if any(c.layer_kind(layer)[0] for layer in range(c.layers)):
         field, reason = "windows", "llama.cpp computes attention without a window"
     elif c.rope_layers and c.rope_layers != SMOLLM3_LAYERS:
@@ -100,11 +106,37 @@ def require_known_layers(c: ModelConfig) -> None:
     )
 
 
+def require_known_gemma(c: ModelConfig, architecture: str) -> None:
+    """Refuse a Gemma that llama.cpp would compute otherwise: its code fixes what is no key."""
+    (period, largest), two = GEMMAS[architecture], architecture == "gemma2"
+    windows = [c.layer_kind(layer)[0] for layer in range(c.layers)]
+    usual = [max(windows) * ((layer + 1) % period != 0) for layer in range(c.layers)]
+    scalar = c.dim / c.heads if c.layers == largest else c.head_size
+    theta = c.window_rope_theta if max(windows) else GEMMA3_THETA
+    known = {
+        "windows": (windows == usual, f"one window in all but each {period}th layer"),
+        "query_scalar": ((c.query_scalar or c.head_size) == scalar, f"{scalar:g}"),
+        "attention_cap": ((c.attention_cap is not None) == two, "one" if two else "none"),
+        "logit_cap": ((c.logit_cap is not None) == two, "one" if two else "none"),
+        "tied": (c.tied or not two, "a tied embedding"),
+        "window_rope_theta": (two or theta == GEMMA3_THETA, f"{GEMMA3_THETA:g}"),
+    }
+    for field, (is_known, words) in known.items():
+        if not is_known:
+            value = getattr(c, field)
+            raise UserError(
+                f"--format gguf: model.{field} is {list(value) if value == c.windows else value}, "
+                f"but llama.cpp's {architecture} always has {words}; use --format hf"
+            )
+
+
 def require_known_scaling(c: ModelConfig) -> None:
     """Refuse scaled rotary positions that llama.cpp would compute otherwise."""
     match c.rope_scaling:
         case Llama3() if architecture_of(c) != "llama":
             reason = "llama.cpp has llama3 without QK-norm only"
+        case Yarn() if architecture_of(c) in GEMMAS:
+            reason = "llama.cpp has linear for a Gemma only"
         case Yarn() as yarn if yarn != Yarn(
             type="yarn", factor=yarn.factor, original_context=yarn.original_context
         ):
@@ -161,6 +193,13 @@ def add_shape(writer: "gguf.GGUFWriter", c: ModelConfig) -> None:
     if isinstance(c.rope_scaling, Yarn):
         writer.add_rope_scaling_orig_ctx_len(c.rope_scaling.original_context)
     writer.add_layer_norm_rms_eps(c.norm_epsilon)
+    if window := max(c.layer_kind(layer)[0] for layer in range(c.layers)):
+        writer.add_sliding_window(window)
+    elif architecture_of(c) == "gemma2":
+        writer.add_sliding_window(c.context)  # else it is 4,096
+    if c.attention_cap is not None and c.logit_cap is not None:
+        writer.add_attn_logit_softcapping(c.attention_cap)
+        writer.add_final_logit_softcapping(c.logit_cap)
 
 
 def add_tokenizer(writer: "gguf.GGUFWriter", vocabulary: Vocabulary, rows: int) -> None:

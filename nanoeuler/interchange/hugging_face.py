@@ -13,7 +13,7 @@ import numpy as np
 from nanoeuler.config.stages import BY_NAME, STAGES
 from nanoeuler.evaluation.card import front_matter
 from nanoeuler.evaluation.report.gather import gather, kept_configuration
-from nanoeuler.interchange.plain_model import DTYPES, PlainModel, cast, plain_model
+from nanoeuler.interchange.plain_model import DTYPES, NORM, PlainModel, cast, plain_model
 from nanoeuler.model.companions import write_companions
 from nanoeuler.model.files import CONFIG, TOKENIZER, WEIGHTS, SavedModel
 from nanoeuler.model.transformers_config import transformers_keys
@@ -30,6 +30,10 @@ def write_folder(
     `matter` adds to the front matter of its card.
     """
     plain = plain_model(saved)
+    if plain.config.post_norms:  # a Gemma multiplies by 1 + weight
+        for name in plain.tensors:
+            if name.endswith(NORM):
+                plain.tensors[name] = plain.tensors[name] - np.float32(1)
     vocabulary = tokenizer_json.read_unchecked(saved.tokenizer_path)
     with atomic_folder(folder) as temporary:
         write_weights(temporary / WEIGHTS, plain, dtype)

@@ -63,10 +63,6 @@ def plain_model(saved: SavedModel) -> PlainModel:
         else ones[tensor.name]
         for tensor in tensor_table(config)
     }
-    if c.post_norms:  # a Gemma multiplies by 1 + weight
-        for name in tensors:
-            if name.endswith(NORM):
-                tensors[name] = tensors[name] - np.float32(1)
     if c.step_size != 1.0:
         for name in tensors:
             if name.endswith(OUTPUTS):
