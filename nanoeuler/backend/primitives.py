@@ -110,7 +110,7 @@ class Primitives(ABC):
     """Fewest tokens of such a part, even where they take more."""
 
     reads_codes = False
-    """May the weight of a product or an embedding be `Quantized`, where nothing is trained?"""
+    """May the weight of a product or an embedding be `Quantized`, where it is not trained?"""
 
     keeps_caches = False
     """Is the memory of caches that are gone kept for the next ones of their shapes?"""

@@ -57,6 +57,10 @@ class Quantized:
         return numbers.reshape(O, -1)[:, : self.columns]
 
 
+def in_floats(matrix: Array | Quantized) -> Array:
+    return matrix.dense() if isinstance(matrix, Quantized) else matrix
+
+
 def code_bytes(format: str, columns: int) -> tuple[int, int]:
     """Bytes of a row's codes, and its scales."""
     blocks = -(-columns // BLOCK)

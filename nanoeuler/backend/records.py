@@ -318,7 +318,7 @@ class GeluWeights:
 class ModelWeights:
     """All weights of a model, or their gradients, as views of a flat buffer."""
 
-    flat: Array
+    flat: Array  # None where adapters lie in another than what they are trained on
     embedding: Array  # (V, D)
     blocks: list[Any]  # by block: AttentionWeights, SwigluWeights or GeluWeights
     final_norm: Array  # (D,)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from nanoeuler.backend.dropout import kept
-from nanoeuler.backend.quantized import Quantized
+from nanoeuler.backend.quantized import Quantized, in_floats
 from nanoeuler.backend.records import (
     AttentionArrays,
     FlatState,
@@ -87,14 +87,12 @@ class ReferenceBackend(FormOps):
     # ---- matrix products:  out = x Wᵀ
 
     def linear(self, x_NI: Array, weight_OI: Array | Quantized, out_NO: Array) -> None:
-        if isinstance(weight_OI, Quantized):
-            weight_OI = weight_OI.dense()
-        np.matmul(x_NI, weight_OI.T, out=out_NO)
+        np.matmul(x_NI, in_floats(weight_OI).T, out=out_NO)
 
     def linear_backward_input(
-        self, dout_NO: Array, weight_OI: Array, dx_NI: Array, scale: float = 1.0
+        self, dout_NO: Array, weight_OI: Array | Quantized, dx_NI: Array, scale: float = 1.0
     ) -> None:
-        np.matmul(dout_NO, weight_OI, out=dx_NI)
+        np.matmul(dout_NO, in_floats(weight_OI), out=dx_NI)
         if scale != 1.0:
             dx_NI *= scale
 
@@ -106,8 +104,10 @@ class ReferenceBackend(FormOps):
             dweight *= scale
         store(dweight_OI, dweight, accumulate)
 
-    def add_product(self, x_NR: Array, weight_RO: Array, out_NO: Array, scale: float) -> None:
-        out_NO += scale * (x_NR @ weight_RO)
+    def add_product(
+        self, x_NR: Array, weight_RO: Array | Quantized, out_NO: Array, scale: float
+    ) -> None:
+        out_NO += scale * (x_NR @ in_floats(weight_RO))
 
     def dropout(self, x_NI: Array, seeds_N: Array, salt: int, share: float, out_NI: Array) -> None:
         np.multiply(x_NI, kept(seeds_N, salt, share, x_NI.shape[1]), out=out_NI)

@@ -65,8 +65,8 @@ def run_info(options: argparse.Namespace) -> None:
         config, tuned = model_config(options)
         length = options.length or config.context
         model = describe_model(config, options.rows, length, backend)
-        for section, form in tuned.items():
-            memory = describe_memory(form, options.rows, length, backend)
+        for section, (form, scheme) in tuned.items():
+            memory = describe_memory(form, options.rows, length, backend, scheme)
             model[f"memory_of_{section}"] = memory
         if options.json:
             print(json.dumps(model | {"machine": machine}, indent=2, ensure_ascii=False))
@@ -82,24 +82,26 @@ def run_info(options: argparse.Namespace) -> None:
 
 def model_config(
     options: argparse.Namespace,
-) -> tuple["ModelConfig", dict[str, "ModelConfig"]]:
+) -> tuple["ModelConfig", dict[str, tuple["ModelConfig", str | None]]]:
     """The configuration of `--model` or `--config`, and its model with the adapters of those stages
-    that train some."""
+    that train some, with the scheme of the weights beneath them."""
     from nanoeuler.config import load
     from nanoeuler.config.stages import BY_SECTION
     from nanoeuler.inference.finding import find_model
     from nanoeuler.model.adapters import adapted
-    from nanoeuler.model.files import load_config
+    from nanoeuler.model.files import load_config, scheme_in
 
     if options.model:
         return load_config(find_model(Path(options.model))), {}
     content = load(options.config)
     model = config_model(content)
     sections = {name: stage.settings for name, stage in BY_SECTION.items() if name in content}
-    found = {
-        name: getattr(kind.read(content[name]), "lora", None) for name, kind in sections.items()
+    found = {name: kind.read(content[name]) for name, kind in sections.items()}
+    return model, {
+        name: (adapted(model, lora), scheme_in(settings.init_from))
+        for name, settings in found.items()
+        if (lora := getattr(settings, "lora", None))
     }
-    return model, {name: adapted(model, lora) for name, lora in found.items() if lora}
 
 
 def describe_model(
@@ -171,29 +173,32 @@ def shape_lines(config: "ModelConfig") -> list[Line]:
 
 
 def describe_memory(
-    config: "ModelConfig", rows: int, length: int, backend: "Backend"
+    config: "ModelConfig", rows: int, length: int, backend: "Backend", scheme: str | None = None
 ) -> dict[str, Any]:
     """Bytes of training on micro-batches of `rows` × `length` tokens, and of a KV cache; and the
-    rows of a micro-batch that the memory of `holder` holds."""
+    rows of a micro-batch that the memory of `holder` holds.
+
+    `scheme`: int8 or int4, where the weights beneath adapters are quantized.
+    """
     from nanoeuler.model.buffers import rows_within, training_pass_bytes
     from nanoeuler.model.families import make_blocks
-    from nanoeuler.model.spec import storage_elements, tensor_table, trained_table
+    from nanoeuler.model.flat import FlatBuffer
+    from nanoeuler.model.frozen import frozen_bytes
     from nanoeuler.system.machine import memory
 
-    buffer, trained = (
-        4 * storage_elements(table) for table in (tensor_table(config), trained_table(config))
-    )
+    frozen, trained = frozen_bytes(config, backend, scheme), 4 * FlatBuffer.trained_elements(config)
     for block in make_blocks(config):
         backend.check_form(block.form, config.dim)
     width = backend.activation.itemsize
-    copy = 0 if backend.activation == backend.dtype else buffer // 2
+    copy = 0 if backend.activation == backend.dtype else trained // 2
     if backend.device is None:
         available, holder = memory(), "this machine's memory"
     else:
         available = backend.device.free_memory
         holder = f"free memory of {backend.device.name}"
     parts = {
-        "weights": buffer,
+        "frozen": frozen,
+        "weights": trained,
         "working_copy": copy,
         "gradients": trained,
         "moments": 2 * trained,
@@ -204,7 +209,7 @@ def describe_memory(
         "training": sum(parts.values()),
         "kv_cache": width * 2 * config.layers * config.kv_heads * config.head_size * config.context,
         "largest_rows": rows_within(
-            config, backend, length, available - buffer - 3 * trained - copy
+            config, backend, length, available - frozen - 4 * trained - copy
         ),
         "holder": holder,
     }
@@ -213,6 +218,7 @@ def describe_memory(
 def memory_lines(memory: dict[str, Any], rows: int, length: int) -> list[Line]:
 
     notes = {
+        "frozen": "weights beneath adapters, as products read them",
         "weights": "float32, padding to blocks included",
         "working_copy": "of the weights in bf16, which products read",
         "gradients": "",

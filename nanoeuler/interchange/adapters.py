@@ -17,7 +17,7 @@ from nanoeuler.model.adapters import (
     PREFIX,
     adapted,
     is_output,
-    merged,
+    merge,
 )
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import (
@@ -25,13 +25,10 @@ from nanoeuler.model.files import (
     WEIGHTS,
     SavedModel,
     load_model,
-    read_description,
-    require_floats,
     save_model,
     usable,
 )
 from nanoeuler.model.flat import FlatBuffer
-from nanoeuler.model.spec import trained_part
 from nanoeuler.storage.files import read_json, sha256_file
 
 PLAIN: dict[str, tuple[Any, ...]] = {
@@ -76,20 +73,18 @@ def import_adapters(folder: Path, base: Path, output: Path) -> SavedModel:
     if not isinstance(keys, dict):
         raise UserError(f"{path}: not the config of an adapter; give PEFT's folder of one")
     wanted = read_keys(path, keys)
-    require_floats(base, read_description(usable(base))[1].get("quantized"))
     saved = load_model(base)
     check_base(path, keys, base)
     try:
         config = adapted(saved.config, wanted)
     except UserError as error:
         raise UserError(f"{path}: {str(error).replace('lora.rank', 'r')}") from error
-    whole = np.zeros(FlatBuffer.elements(config), np.float32)
-    whole[: len(saved.parameters)] = saved.parameters
-    read_adapters(folder / ADAPTER_WEIGHTS, config, whole[trained_part(config)])
-    model, parameters = merged(config, whole)
+    trained = np.zeros(FlatBuffer.trained_elements(config), np.float32)
+    read_adapters(folder / ADAPTER_WEIGHTS, config, trained)
+    merge(config, saved.parameters, trained)
     hashes = {ADAPTER_WEIGHTS: sha256_file(folder / ADAPTER_WEIGHTS)}
     info = saved.info | {"adapters": {"name": folder.resolve().name, "sha256": hashes}}
-    result = replace(saved, config=model, parameters=parameters, stage="imported", info=info)
+    result = replace(saved, quantized=None, stage="imported", info=info)
     save_model(output, result)
     return result
 

@@ -5,19 +5,23 @@ matrix. They fit the model folder that they were trained on, which transformers 
 has outputs that are multiplied by h, so has B.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
+from nanoeuler.backend.quantized import in_floats
 from nanoeuler.errors import UserError, brief
 from nanoeuler.model.blocks.adapted import target_of
 from nanoeuler.model.config import Lora, ModelConfig
 from nanoeuler.model.flat import FlatBuffer
+from nanoeuler.model.quantized import QuantizedBuffer
 from nanoeuler.model.spec import block_matrices
-from nanoeuler.model.weights_file import OUTPUTS, write_safetensors
+from nanoeuler.model.tensors import Tensor
+from nanoeuler.model.weights_file import OUTPUTS, Later, norms_of_ones, write_safetensors
 from nanoeuler.storage.files import write_json
 from nanoeuler.storage.folders import atomic_folder
 
@@ -71,23 +75,42 @@ def adapted(config: ModelConfig, wanted: Wanted | None) -> ModelConfig:
     return replace(config, lora=Lora(wanted.rank, float(alpha), ordered, wanted.dropout))
 
 
-def merged(config: ModelConfig, parameters: np.ndarray) -> tuple[ModelConfig, np.ndarray]:
-    """The model without adapters that computes the same; its parameters take the place of
-    `parameters`, a flat buffer."""
-    base = replace(config, lora=None)
-    if config.lora is not None:
-        buffer, scale = FlatBuffer(config, parameters), config.lora.alpha / config.lora.rank
-        for module in adapted_modules(config):
-            down_RI, up_OR = buffer[module + DOWN], buffer.in_file(module + UP)
-            buffer[f"{module}.weight"][...] += scale * (up_OR @ down_RI)
-    return base, parameters[: FlatBuffer.elements(base)]
+def merge(config: ModelConfig, parameters: np.ndarray, trained: np.ndarray) -> None:
+    """Let `parameters`, a flat buffer of the model without adapters, compute what it computes with
+    those of `trained`, a flat buffer of them."""
+    buffer = FlatBuffer(replace(config, lora=None), parameters)
+    for name, change in changes(config, trained).items():
+        buffer[name][...] += change()
 
 
-def adapted_modules(config: ModelConfig) -> Iterator[str]:
-    """The matrices that have adapters, by their names without `.weight`."""
-    for tensor in block_matrices(config):
-        if tensor.name.endswith(DOWN):
-            yield tensor.name.removesuffix(DOWN)
+def merged(config: ModelConfig, base: QuantizedBuffer, trained: np.ndarray) -> dict[str, Later]:
+    """The float32 tensors of a model folder that computes what `base` does with adapters."""
+    changed = changes(config, trained)
+
+    def make(row: Tensor) -> np.ndarray:
+        values = in_floats(base[row.name])
+        if row.name in changed:
+            values = values + changed[row.name]()
+        return values.T if row.transposed else values
+
+    own = {
+        row.name: Later(row.shape[:: -1 if row.transposed else 1], make, row) for row in base.table
+    }
+    ones = norms_of_ones(base.config).items()
+    return own | {name: Later(each.shape, np.ones, each.shape) for name, each in ones}
+
+
+def changes(config: ModelConfig, trained: np.ndarray) -> dict[str, Callable[[], np.ndarray]]:
+    """Matrix → alpha / rank · B A, computed when it is asked for."""
+    lora, adapters = config.lora, FlatBuffer(config, trained)
+    assert lora is not None
+    scale = lora.alpha / lora.rank
+
+    def change(module: str) -> np.ndarray:
+        return scale * (adapters.in_file(module + UP) @ adapters[module + DOWN])
+
+    modules = (name.removesuffix(DOWN) for name in adapters.rows if name.endswith(DOWN))
+    return {f"{module}.weight": partial(change, module) for module in modules}
 
 
 def save_adapters(

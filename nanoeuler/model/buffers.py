@@ -84,7 +84,7 @@ def lay_out_pass(
     no_offset = arena.empty((batch,), np.dtype(np.int32))
     normed, dnormed = arena.overlay((N, config.dim), ops.activation)
     delta, dx = arena.overlay((N, config.dim), ops.activation)
-    tokens_at_once = logit_tokens(N, head_columns(config), ops) if training else 0
+    tokens_at_once = logit_tokens(N, config, ops) if training else 0
     shape = tokens_at_once, head_columns(config)
     logits = arena.empty(shape, ops.activation)
     slopes = arena.empty(shape, ops.activation) if config.logit_cap else None
@@ -156,9 +156,14 @@ class KeptBuffers:
         return with_norms(buffers, self.config, (self.norm_weights[0], self.norm_weights[-1]))
 
 
-def logit_tokens(tokens: int, columns: int, ops: Backend) -> int:
+FROZEN_PARTS = 4
+"""Frozen heads add up no gradients over parts, so that they may take fewer tokens at once."""
+
+
+def logit_tokens(tokens: int, config: ModelConfig, ops: Backend) -> int:
     """How many of a pass's tokens the heads take at once: all, or parts of equal size."""
-    parts = -(-tokens * columns // ops.logits_at_once)
+    most = ops.logits_at_once // (FROZEN_PARTS if config.lora else 1)
+    parts = -(-tokens * head_columns(config) // most)
     if parts == 1:
         return tokens
     return min(tokens, max(ops.least_logit_tokens, round_up(-(-tokens // parts), 128)))

@@ -9,6 +9,7 @@ is read.
 Beside them lie the companions, which are for other tools.
 """
 
+import contextlib
 import os
 import shutil
 from collections.abc import Mapping
@@ -25,7 +26,13 @@ from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.quantized import SCHEMES, QuantizedBuffer
 from nanoeuler.model.template import TEMPLATES
 from nanoeuler.model.transformers_config import transformers_keys
-from nanoeuler.model.weights_file import load_parameters, require_size, save_parameters
+from nanoeuler.model.weights_file import (
+    Later,
+    load_parameters,
+    require_size,
+    save_parameters,
+    write_one_by_one,
+)
 from nanoeuler.storage.files import link_or_copy, read_json, sha256_file, write_json
 from nanoeuler.storage.folders import atomic_folder
 from nanoeuler.storage.integrity import Origin, check_file, check_seal, seal
@@ -82,9 +89,17 @@ def usable(folder: Path) -> Path:
     return kept
 
 
-def save_model(folder: str | Path, model: SavedModel, dtype: str = "f32") -> None:
+def save_model(
+    folder: str | Path,
+    model: SavedModel,
+    dtype: str = "f32",
+    tensors: Mapping[str, Later] | None = None,
+) -> None:
     """Write a model folder, which appears whole or not at all; its weights in f32 or bf16, or as
-    codes and scales where they are quantized."""
+    codes and scales where they are quantized.
+
+    `tensors`: the weights of a model of step size 1 that are nowhere yet.
+    """
     folder = Path(folder)
     with atomic_folder(folder) as temporary:
         keys: dict[str, Any] = {}  # transformers computes with neither codes nor any h
@@ -92,7 +107,11 @@ def save_model(folder: str | Path, model: SavedModel, dtype: str = "f32") -> Non
         if model.quantized:
             model.quantized.save(temporary / WEIGHTS)
         else:
-            step = save_parameters(temporary / WEIGHTS, model.config, model.parameters, dtype)
+            step = model.config.step_size
+            if tensors is None:
+                step = save_parameters(temporary / WEIGHTS, model.config, model.parameters, dtype)
+            else:
+                write_one_by_one(temporary / WEIGHTS, tensors)
             if not model.config.post_norms:  # a Gemma's files hold norms less 1: exports alone do
                 keys = transformers_keys(replace(model.config, step_size=step), vocabulary.end_id)
         tokenizer_json.write_framed(temporary / TOKENIZER, vocabulary)
@@ -168,11 +187,11 @@ def read_weights(
 
 
 def require_floats(folder: Path, scheme: str | None) -> None:
-    """Refuse to train a model whose weights are quantized."""
+    """Refuse to change weights that are quantized."""
     if scheme is not None:
         raise UserError(
-            f"{folder}: its weights are {scheme}, for use and not for training; start from the "
-            "model that it was quantized from"
+            f"{folder}: its weights are {scheme}, which nothing but adapters can be trained on; "
+            "start from the model that it was quantized from, or set lora: {} for a stage of tuning"
         )
 
 
@@ -201,6 +220,14 @@ def origin_of(folder: Path, description: Mapping[str, Any]) -> Origin:
 def load_config(folder: str | Path) -> ModelConfig:
     """The configuration of a model folder. Raises `UserError` like `load_model`."""
     return read_description(usable(Path(folder)))[0]
+
+
+def scheme_in(folder: str | None) -> str | None:
+    """The scheme of the model in a folder, if it is quantized; None where there is none yet."""
+    if folder is not None:
+        with contextlib.suppress(UserError):
+            return read_description(usable(Path(folder)))[1].get("quantized")
+    return None
 
 
 def read_description(folder: Path) -> tuple[ModelConfig, dict[str, Any]]:

@@ -9,6 +9,7 @@ from nanoeuler.model.spec import (
     head_names,
     storage_elements,
     tensor_table,
+    trained_part,
     trained_table,
 )
 from nanoeuler.model.tensors import INITIAL_STD, NamedArrays, NamedViews
@@ -19,10 +20,11 @@ class FlatBuffer:
 
     `buffer[name]` has the tensor's shape, `packed` spans adjacent tensors as one matrix in storage
     shape. The array may be NumPy's or CuPy's: only slices and reshapes are taken. Of a frozen
-    tensor, a buffer of those that are trained has None.
+    tensor, a buffer of those that are trained has what `base` has, or None.
     """
 
-    def __init__(self, config: ModelConfig, array: Array):
+    def __init__(self, config: ModelConfig, array: Array, base: NamedViews | None = None):
+        self.base = base
         self.table, whole = trained_table(config), tensor_table(config)
         if array.shape == (storage_elements(whole),):
             self.table = whole
@@ -48,13 +50,13 @@ class FlatBuffer:
     def storage(self, name: str) -> Array:
         """View in storage shape, padding included."""
         if name in self.frozen:
-            return None
+            return self.base and self.base.storage(name)
         tensor = self.rows[name]
         return self.array[tensor.offset : tensor.stop].reshape(tensor.storage_shape)
 
     def __getitem__(self, name: str) -> Array:
         if name in self.frozen:
-            return None
+            return self.base and self.base[name]
         return self.storage(name)[tuple(slice(size) for size in self.rows[name].shape)]
 
     def in_file(self, name: str) -> Array:
@@ -65,27 +67,30 @@ class FlatBuffer:
         """The adjacent matrices (or vectors) `names` as one (their storage rows one after
         another)."""
         if names[0] in self.frozen:
-            return None
+            return self.base and self.base.packed(*names)
         first, last = self.rows[names[0]], self.rows[names[-1]]
         return self.array[first.offset : last.stop].reshape(-1, *first.storage_shape[1:])
 
 
 def model_weights(
-    config: ModelConfig, array: Array, norms: NamedArrays | None = None
+    config: ModelConfig,
+    array: Array,
+    norms: NamedArrays | None = None,
+    base: NamedViews | None = None,
 ) -> ModelWeights:
-    """Views of the flat buffer `array`.
+    """Views of the flat buffer `array`, and of `base` what is frozen and not in it.
 
     `norms`: where the weights of the norms are taken from, if `array` is the copy that products
     read.
     """
-    buffer = FlatBuffer(config, array)
-    return weights_of(config, buffer, buffer if norms is None else norms, array)
+    buffer = FlatBuffer(config, array, base)
+    return weights_of(config, buffer, norms or buffer, None if base else array)
 
 
 def weights_of(
     config: ModelConfig, buffer: NamedViews, norms: NamedArrays, array: Array = None
 ) -> ModelWeights:
-    """Views of `buffer`; `array`: its flat buffer, if it has one."""
+    """Views of `buffer`; `array`: its flat buffer, if there is one with all of them."""
     family = family_of(config)
     heads = head_names(config)
     final_norm, *final_norm_bias = (norms[name] for name in family.final_norm)
@@ -113,6 +118,13 @@ def initial_parameters(
     buffer = FlatBuffer(config, np.zeros(FlatBuffer.elements(config), np.float32))
     draw(buffer, config, seed, embedding_std)
     return buffer.array
+
+
+def apart(config: ModelConfig, parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of a flat buffer of all parameters that of the model without adapters, empty where it has
+    none, and that of what is trained."""
+    part = trained_part(config)
+    return parameters[: part.start], parameters[part]
 
 
 def draw(

@@ -1,4 +1,4 @@
-"""A model's weights as small whole numbers with scales: for use, not for training.
+"""A model's weights as small whole numbers with scales: for use, and for adapters to train on.
 
 `int8` has all matrices in GGUF's q8_0. `int4` has those of the blocks in q4_0, but for attention's
 output, which 4 bits harm most for its size; that, embedding and heads are in q8_0. Norms, biases
@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from nanoeuler.backend.quantized import BLOCK, Quantized, empty, round_into
+from nanoeuler.backend.quantized import BLOCK, Quantized, empty, in_floats, round_into
 from nanoeuler.backend.records import Array
-from nanoeuler.backend.runtime import Arena, in_one_block
+from nanoeuler.backend.runtime import Arena, count_bytes, in_one_block
 from nanoeuler.errors import UserError
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.families import family_of
@@ -40,9 +40,7 @@ class QuantizedBuffer:
         require_blocks(config, scheme)
         self.config, self.scheme = replace(config, step_size=1.0), scheme
         self.table = tensor_table(self.config)
-        self.wholes: list[Array | Quantized] = in_one_block(
-            lambda arena: [self.lay_out(run, arena) for run in runs(self.table)], np
-        )
+        self.wholes = in_one_block(lambda arena: lay_out(self.config, scheme, arena), np)
         """A tensor, or the neighbours that are one product."""
         self.places: dict[str, tuple[int, slice, Tensor]] = {}
         """Each tensor's whole, and its rows there."""
@@ -52,24 +50,6 @@ class QuantizedBuffer:
                 stop = first + tensor.storage_shape[0]
                 self.places[tensor.name] = number, slice(first, stop), tensor
                 first = stop
-
-    def lay_out(self, run: list[Tensor], arena: Arena) -> Array | Quantized:
-        """Memory for neighbours."""
-        shape = sum(tensor.storage_shape[0] for tensor in run), *run[0].storage_shape[1:]
-        format = self.format_of(run[0])
-        if format is None:
-            return arena.empty(shape, np.dtype(np.float32))
-        rows, columns = shape
-        return empty(format, (rows, columns), arena.empty)
-
-    def format_of(self, tensor: Tensor) -> str | None:
-        """The format of a tensor; None: float32."""
-        family = family_of(self.config)
-        if len(tensor.shape) == 1 or tensor.name == family.positions:
-            return None
-        coarse, fine = SCHEMES[self.scheme]
-        others = family.embedding, *head_names(self.config)
-        return fine if tensor.name in others or tensor.name.endswith(FINER) else coarse
 
     @classmethod
     def of(cls, config: ModelConfig, parameters: np.ndarray, scheme: str) -> "QuantizedBuffer":
@@ -126,9 +106,7 @@ class QuantizedBuffer:
         """The flat float32 parameters of a model of `self.config` with these numbers."""
         buffer = FlatBuffer(self.config, np.zeros(FlatBuffer.elements(self.config), np.float32))
         for tensor in self.table:
-            values = self[tensor.name]
-            dense = values.dense() if isinstance(values, Quantized) else values
-            buffer[tensor.name][...] = dense
+            buffer[tensor.name][...] = in_floats(self[tensor.name])
         return buffer.array
 
     # ---- files
@@ -159,6 +137,34 @@ class QuantizedBuffer:
                     "again"
                 )
         return made
+
+
+def lay_out(config: ModelConfig, scheme: str, arena: Arena) -> list[Array | Quantized]:
+    """Memory for the tensors, neighbours of one product together."""
+    wholes: list[Array | Quantized] = []
+    for run in runs(tensor_table(config)):
+        rows, *columns = sum(each.storage_shape[0] for each in run), *run[0].storage_shape[1:]
+        format = format_of(config, scheme, run[0])
+        if format is None:
+            wholes.append(arena.empty((rows, *columns), np.dtype(np.float32)))
+        else:
+            wholes.append(empty(format, (rows, columns[0]), arena.empty))
+    return wholes
+
+
+def format_of(config: ModelConfig, scheme: str, tensor: Tensor) -> str | None:
+    """The format of a tensor; None: float32."""
+    family = family_of(config)
+    if len(tensor.shape) == 1 or tensor.name == family.positions:
+        return None
+    coarse, fine = SCHEMES[scheme]
+    others = family.embedding, *head_names(config)
+    return fine if tensor.name in others or tensor.name.endswith(FINER) else coarse
+
+
+def quantized_bytes(config: ModelConfig, scheme: str) -> int:
+    """The memory of a `QuantizedBuffer`."""
+    return count_bytes(lambda arena: lay_out(config, scheme, arena))
 
 
 def runs(table: tuple[Tensor, ...]) -> Iterator[list[Tensor]]:

@@ -22,6 +22,7 @@ from nanoeuler.model.cache import Cache, CachePool
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.families import make_blocks
 from nanoeuler.model.flat import FlatBuffer, model_weights, weights_of
+from nanoeuler.model.frozen import Frozen
 from nanoeuler.model.heads import Heads
 from nanoeuler.model.quantized import QuantizedBuffer
 from nanoeuler.model.rotary import RotaryTables
@@ -54,11 +55,12 @@ class Transformer:
         parameters: Array | QuantizedBuffer,
         backend: Backend,
         *,
+        base: Frozen | None = None,
         norms: NamedArrays | None = None,
         recompute: bool = False,
     ):
         """`parameters` is a flat buffer of the engine, laid out by `tensor_table(config)`, or
-        quantized, for an engine that `reads_codes`.
+        quantized, for an engine that `reads_codes`. With a `base`, it is one of adapters alone.
 
         `norms`: float32 weights of norms, where `parameters` is the low-precision copy for
         products. `recompute`: MLP blocks share one buffer for the gate/up product, a training
@@ -75,8 +77,8 @@ class Transformer:
             self.weights = weights_of(config, parameters, parameters)
         else:
             self.working = backend.working_copy(parameters)
-            norms = norms or FlatBuffer(config, parameters)
-            self.weights = model_weights(config, self.working, norms)
+            views, vectors = base.on_engine if base else (None, FlatBuffer(config, parameters))
+            self.weights = model_weights(config, self.working, norms or vectors, views)
         self.training_weights = self.weights
         """The weights as training's forward pass reads them: see `Runtime.training_weights`."""
         w = self.weights

@@ -5,13 +5,14 @@ ones there. Each block's last matrix is multiplied by h, where that is exact, as
 x + (h·W) f(x); reading divides it again. Checkpoints hold the tensors of their buffers alone.
 """
 
+import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError, TensorSpec, safe_open, serialize_file
@@ -77,20 +78,41 @@ def save_parameters(path: Path, config: ModelConfig, parameters: np.ndarray, dty
     return 1.0
 
 
+class Later(NamedTuple):
+    """A float32 tensor of a file that is made when its turn comes: make(of)."""
+
+    shape: tuple[int, ...]
+    make: Callable[[Any], np.ndarray]
+    of: Any
+
+
+def write_one_by_one(path: Path, tensors: Mapping[str, Later]) -> None:
+    """Write a safetensors file whose tensors would take much memory together."""
+    entries, stop = {}, 0
+    for name, later in tensors.items():
+        start, stop = stop, stop + 4 * math.prod(later.shape)
+        entries[name] = {"dtype": "F32", "shape": later.shape, "data_offsets": [start, stop]}
+    header = json.dumps(entries).encode()
+    header += b" " * (-len(header) % 8)  # so that the numbers are aligned
+    with open(path, "wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        for later in tensors.values():
+            np.ascontiguousarray(later.make(later.of), np.float32).tofile(file)
+
+
 def load_parameters(path: Path, config: ModelConfig) -> np.ndarray:
     """The flat parameters of a model of `config` in the weights of a model folder or a checkpoint.
 
-    Adapters, which they have none of, are 0. Raises `UserError` like `load_tensors`.
+    Raises `UserError` like `load_tensors`.
     """
-    array, config = np.zeros(FlatBuffer.elements(config), np.float32), replace(config, lora=None)
     require_size(config, [path])
-    buffer = FlatBuffer(config, array[: FlatBuffer.elements(config)])
+    buffer = FlatBuffer(config, np.zeros(FlatBuffer.elements(config), np.float32))
     load_tensors(path, {"": buffer}, norms_of_ones(config))
     if stored_step(path, config) != config.step_size:
         for name in buffer.rows:
             if name.endswith(OUTPUTS):
                 buffer[name][...] /= np.float32(config.step_size)
-    return array
+    return buffer.array
 
 
 def require_size(config: ModelConfig, files: Sequence[Path], bits: int = 16) -> None:

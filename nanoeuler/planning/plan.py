@@ -23,7 +23,9 @@ from nanoeuler.log import size
 from nanoeuler.model.adapters import adapted
 from nanoeuler.model.buffers import scoring_pass_bytes, training_pass_bytes
 from nanoeuler.model.config import ModelConfig, coarsened
+from nanoeuler.model.files import scheme_in
 from nanoeuler.model.flat import FlatBuffer
+from nanoeuler.model.frozen import frozen_bytes
 from nanoeuler.model.likelihood import BATCH_TOKENS
 from nanoeuler.model.spec import parameter_count, trained_table, training_flops_per_token
 from nanoeuler.planning import scaling_law
@@ -169,7 +171,9 @@ def training_memory(config: Config, stage: Stage, backend: "Backend") -> float:
     model = trained_form(config, stage)
     trained = FlatBuffer.trained_elements(model)
     _, shares = backend.runtime.slices(FlatBuffer.elements(model))
+    scheme = scheme_in(config[stage.section]["init_from"])
     whole = state_bytes(model, AdamW) + (shares - 1) * 4 * trained
+    whole += frozen_bytes(model, backend, scheme)
     whole += checkpoint_bytes(trained, AdamW)  # in memory, too, while it is being written
     whole += 4 * trained  # the best model's, until it is written
     length = max(model.context, row_of(config, stage))

@@ -21,7 +21,8 @@ from nanoeuler.model.checks.comparison import NORM_EPSILON, Comparison, Random, 
 from nanoeuler.model.checks.engine_ops import OP_TOLERANCE, check_cross_entropy, check_preference
 from nanoeuler.model.config import ModelConfig, round_up
 from nanoeuler.model.families import family_of
-from nanoeuler.model.flat import FlatBuffer, initial_parameters, model_weights
+from nanoeuler.model.flat import FlatBuffer, apart, initial_parameters, model_weights
+from nanoeuler.model.frozen import Frozen
 from nanoeuler.model.spec import head_names, parameter_count
 from nanoeuler.model.transformer import Batch, Transformer
 from nanoeuler.training.check_updates import check_updates
@@ -76,10 +77,14 @@ def check_form(
     optimizer: OptimizerSettings = ADAMW,
     *,
     recompute: bool = False,
+    scheme: str | None = None,
 ) -> Iterator[Comparison]:
-    """Everything that training on `engine` computes, for a small model of the form of `config`."""
+    """Everything that training on `engine` computes, for a small model of the form of `config`.
+
+    `scheme`: adapters are trained on int8 or int4.
+    """
     ops = engine.as_for(parameter_count(config))
-    yield from check_small_model(ops, small_form(config), recompute=recompute)
+    yield from check_small_model(ops, small_form(config), recompute=recompute, scheme=scheme)
     limit = OP_TOLERANCE[engine.precision]
     random = Random(3)
     for row in check_cross_entropy(ops, random, 9, config.vocab_size):
@@ -90,12 +95,17 @@ def check_form(
 
 
 def check_small_model(
-    ops: Backend, config: ModelConfig, *, recompute: bool
+    ops: Backend, config: ModelConfig, *, recompute: bool, scheme: str | None = None
 ) -> Iterator[Comparison]:
     """Losses and gradients of some rows, and the logits behind decoded tokens."""
     limit = MODEL_TOLERANCE[ops.precision]
     parameters = spread_parameters(config, np.random.default_rng(1))
-    state = TrainingState(config, ops, parameters, ADAMW, recompute=recompute)
+    frozen, trained = apart(config, parameters)
+    base = None
+    if config.lora is not None:
+        base = Frozen.of(config, frozen, ops, scheme)
+        frozen = base.in_floats()
+    state = TrainingState(config, ops, trained, ADAMW, base=base, recompute=recompute)
     micro_batch_rows = round_up(-(-ops.check_tokens // config.context), ops.check_multiple)
     rows = form_rows(config, len(state.replicas) * micro_batch_rows + 1)
     state.stage(rows)
@@ -105,7 +115,7 @@ def check_small_model(
     for _ in range(3 if ops.precision == "fp8" else 2):  # whose first step is one in bf16
         program.run()  # an engine may record the second run, and replays it
     gradients = FlatBuffer(config, in_float64(ops, state.gradients))
-    host = in_float64(ops, state.parameters)
+    host = np.concatenate([frozen, in_float64(ops, state.parameters)])
     logprobs, found = reference_gradients(config, host, rows)
     expected = FlatBuffer(config, found)
     case = f"gradients, dim {config.dim}, {config.heads} / {config.kv_heads} heads"

@@ -12,6 +12,7 @@ from nanoeuler.config.rules import lasting
 from nanoeuler.config.settings import Training
 from nanoeuler.config.stages import BY_SECTION
 from nanoeuler.model.config import ModelConfig, coarsened
+from nanoeuler.model.frozen import Frozen
 from nanoeuler.model.transformer import Transformer
 from nanoeuler.storage.files import canonical_json, sha256_text
 from nanoeuler.training.distributed.group import ALONE, Group
@@ -50,8 +51,7 @@ class Job:
     stream: Stream
     schedule: Schedule
     backend: "Backend"
-    initial: Callable[[], np.ndarray]  # flat parameters to start from, of `model_after(0)`; those
-    # that are not trained are still these when it is called again
+    initial: Callable[[], np.ndarray]  # what is trained, at its start: flat, of `model_after(0)`
     validate: Callable[[Transformer], Scores]
     score: Callable[[Scores], float]  # the value to compare measurements by; lower is better
     tokenizer_path: Path
@@ -61,6 +61,7 @@ class Job:
     sample: Callable[[Transformer], str] | None = None  # a text to show with each measurement
     objective: Objective = field(default_factory=KnownWeights)
     parent: Path | None = None  # folder of the model that it starts from
+    base: Frozen | None = None  # the weights beneath adapters, where those are trained
     memory: Memory | None = None  # what the stage remembers from one step to the next
     grow_at: Sequence[int] = ()  # the steps after which the model is refined, up to `config`
     tuned: bool = False  # starts from a trained model, which is measured before the first step

@@ -18,9 +18,10 @@ from nanoeuler.backend.ops import Backend
 from nanoeuler.config.rules import CHECKED_CODE, code_fingerprint
 from nanoeuler.config.stages import BY_SECTION
 from nanoeuler.errors import UserError
-from nanoeuler.model.adapters import merged, save_adapters
+from nanoeuler.model.adapters import merge, merged, save_adapters
 from nanoeuler.model.files import SavedModel, save_model
-from nanoeuler.model.spec import parameter_count, trained_part, trained_table
+from nanoeuler.model.quantized import QuantizedBuffer
+from nanoeuler.model.spec import parameter_count, trained_table
 from nanoeuler.system import provenance
 from nanoeuler.training.checkpoint import EARLY, REWIND_STEPS, Checkpoints, Saver
 from nanoeuler.training.job import Job
@@ -60,7 +61,9 @@ def train(job: Job) -> Path:
         checkpoints.sweep()
         trainer = None
         try:
-            form = Form(job.backend, job.config, job.settings.recompute, optimizer_of(job.settings))
+            settings, scheme = job.settings, job.base.scheme if job.base else None
+            computed = job.backend, job.config, settings.recompute, optimizer_of(settings)
+            form = Form(*computed, scheme)
             job.facts["check"] = check_before_training(form, job.stage)
             if job.backend.candidate:
                 job.facts["candidate"] = job.info["candidate"] = job.backend.candidate
@@ -463,19 +466,24 @@ class Trainer:
             **job.info,
         }
         self.checkpoints.require_place()
-        config = job.config
-        if config.lora is not None:
-            base = job.parent, job.info["parent"]
-            save_adapters(job.output / "adapter", config, parameters, *base)
-            whole = job.initial()
-            whole[trained_part(config)] = parameters
-            config, parameters = merged(config, whole)
+        config, weights, tensors = job.config, parameters, None
+        if job.base is not None:
+            origin = job.parent, job.info["parent"]
+            save_adapters(job.output / "adapter", config, parameters, *origin)
+            config, base = job.base.config, job.base.weights
+            if isinstance(base, QuantizedBuffer):
+                log.line("merged", f"adapters and weights in {base.scheme}, in float32")
+                weights, tensors = np.zeros(0, np.float32), merged(job.config, base, parameters)
+            else:
+                merge(job.config, base, parameters)
+                weights = base
         save_model(
             job.model_folder,
             SavedModel(
-                *(config, parameters, job.tokenizer_path, job.stage, job.template, info),
+                *(config, weights, job.tokenizer_path, job.stage, job.template, info),
                 calculator=job.calculator,
             ),
+            tensors=tensors,
         )
         log.line("model", str(job.model_folder), step=step)
         return job.model_folder

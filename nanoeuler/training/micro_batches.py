@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from nanoeuler.model.buffers import rows_within
 from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.frozen import frozen_bytes
 from nanoeuler.model.spec import parameter_count
 from nanoeuler.training.job import Job
 from nanoeuler.training.optimizer.adamw import AdamW
@@ -39,7 +40,8 @@ def fitting_rows(
     machine and not on what is free at the moment, so that a rerun computes the same bits.
     """
     tokens, shares = engine.runtime.slices(parameter_count(model))
-    budget = engine.activation_budget(2 * state_bytes(model, AdamW)) // shares
+    state = 2 * state_bytes(model, AdamW) + frozen_bytes(model, engine)
+    budget = engine.activation_budget(state) // shares
     within = rows_within(model, engine, length, budget, recompute=recompute)
     return min(tokens // length, -(-rows // shares), within)
 
@@ -74,8 +76,10 @@ def smaller_batch(job: Job, tried: int) -> str:
 
 def smaller_model(job: Job) -> str:
     """Advice for when memory ran out before the first step."""
+    beneath = frozen_bytes(job.config, job.backend, job.base.scheme if job.base else None)
+    taken = (state_bytes(job.config, AdamW) + beneath) / 1e9
     return (
         f"parameters, gradients and moments of {parameter_count(job.config):,} parameters take "
-        f"{state_bytes(job.config, AdamW) / 1e9:,.1f} GB whatever {job.stage}.micro_batch_rows and "
+        f"{taken:,.1f} GB whatever {job.stage}.micro_batch_rows and "
         f"{job.stage}.recompute are: take a smaller model"
     )

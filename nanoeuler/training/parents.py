@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from nanoeuler.backend.ops import Backend
 from nanoeuler.config.stages import KINDS
 from nanoeuler.errors import UserError
 from nanoeuler.model.config import ModelConfig
@@ -17,11 +18,13 @@ from nanoeuler.model.files import (
     WEIGHTS,
     check_hashes,
     read_description,
+    read_weights,
     require_floats,
     usable,
 )
 from nanoeuler.model.flat import FlatBuffer, draw
-from nanoeuler.model.spec import trained_part
+from nanoeuler.model.frozen import Frozen
+from nanoeuler.model.quantized import QuantizedBuffer
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.training.checkpoint import Checkpoints, read_checkpoint, read_parameters
 
@@ -34,19 +37,31 @@ class Parent:
     """Weights to start from."""
 
     folder: Path  # the model or checkpoint folder that they were read from
-    parameters: np.ndarray
+    weights: np.ndarray | QuantizedBuffer
     fingerprint: str  # sha256 of the weights' file
     description: dict[str, Any]  # of the model in its folder; empty for a checkpoint
-    started: bool = False  # from the parameters, in whose very memory an engine may train
+    started: bool = False  # from the weights, in whose very memory an engine may train
 
     def start(self, model: ModelConfig, seed: int) -> np.ndarray:
-        """The parameters as they were read, and fresh adapters if `model` has any."""
-        if model.lora is not None:
-            draw(FlatBuffer(model, self.parameters[trained_part(model)]), model, seed)
-        elif self.started:
-            self.parameters[...] = read_parameters(self.folder, model)
+        """What is trained: the parameters as they were read, or fresh adapters if `model` has
+        any. Nobody else may have them."""
+        if self.started and model.lora is None:
+            self.weights[...] = read_parameters(self.folder, model)  # type: ignore[index]
         self.started = True
-        return self.parameters
+        return self.at_start(model, seed)
+
+    def at_start(self, model: ModelConfig, seed: int) -> np.ndarray:
+        """The same, to be read before training begins."""
+        if model.lora is None:
+            assert isinstance(self.weights, np.ndarray)
+            return self.weights
+        adapters = np.zeros(FlatBuffer.trained_elements(model), np.float32)
+        draw(FlatBuffer(model, adapters), model, seed)
+        return adapters
+
+    def base(self, model: ModelConfig, backend: Backend) -> Frozen | None:
+        """What the adapters of `model` are trained on, if it has any."""
+        return Frozen(model, self.weights, backend) if model.lora is not None else None
 
     @property
     def template(self) -> str:
@@ -79,13 +94,14 @@ def read_parent(
     found = find_weights(Path(folder))
     if (found / CONFIG).is_file():
         config, description = read_description(found)
-        require_floats(found, description.get("quantized"))
-        weights = check_hashes(found, description)
+        if model.lora is None:
+            require_floats(found, description.get("quantized"))
+        fingerprint = check_hashes(found, description)
         known = Tokenizer.load(found / TOKENIZER).fingerprint
     else:
         state = read_checkpoint(found)
         config, description = ModelConfig.from_dict(state["model"]), {}
-        weights, known = state["sha256"][WEIGHTS], state["tokenizer"]
+        fingerprint, known = state["sha256"][WEIGHTS], state["tokenizer"]
     if known != tokenizer.fingerprint:
         raise UserError(
             f"{found}: was trained with another tokenizer than {tokenizer_path}, so that each of "
@@ -100,18 +116,22 @@ def read_parent(
             f"{found}: a checkpoint of adapters without the model that they belong to; give the "
             "model folder of its stage, which has them merged"
         )
-    ours = asdict(replace(model, lora=None))
+    model = replace(model, lora=None)
+    ours = asdict(model)
     different = [
         f"{key} {theirs[key]} there, {ours[key]} here"
         for key in ours
         if ours[key] != theirs[key] and key != "mtp_weights"
     ]
     if different:
+        remedy = "use the config it was trained with"
+        if description.get("quantized") and different[0].startswith("step_size 1.0"):
+            remedy = "its weights have h in them, so set model.step_size to 1"
         raise UserError(
             f"{found}: its model has other fields than this config's ({'; '.join(different)}); "
-            "use the config it was trained with"
+            f"{remedy}"
         )
-    return Parent(found, read_parameters(found, model), weights, description)
+    return Parent(found, read_weights(found, model, description), fingerprint, description)
 
 
 def template_in(description: Mapping[str, Any]) -> str:

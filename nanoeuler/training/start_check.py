@@ -36,11 +36,12 @@ class Form:
     config: ModelConfig
     recompute: bool = False
     optimizer: OptimizerSettings = ADAMW
+    scheme: str | None = None  # of the weights beneath adapters, where they are quantized
 
     def rows(self) -> list[Comparison]:
         """Everything that the engine computes beside the specification."""
-        rows = check_form(self.engine, self.config, self.optimizer, recompute=self.recompute)
-        return list(rows)
+        of = self.engine, self.config, self.optimizer
+        return list(check_form(*of, recompute=self.recompute, scheme=self.scheme))
 
     @property
     def key(self) -> str:
@@ -52,6 +53,7 @@ class Form:
             "model": self.config.to_dict(),
             "recompute": self.recompute,
             "optimizer": str(self.optimizer),
+            "scheme": self.scheme,
         }
         return sha256_text(canonical_json(depends))
 

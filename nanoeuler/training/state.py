@@ -20,7 +20,7 @@ from nanoeuler.backend.records import Array, FlatState, ModelWeights
 from nanoeuler.backend.runtime import Program
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import FlatBuffer, model_weights
-from nanoeuler.model.spec import trained_part
+from nanoeuler.model.frozen import Frozen
 from nanoeuler.model.transformer import Batch, Transformer
 from nanoeuler.training.distributed.group import ALONE, Group
 from nanoeuler.training.distributed.parameters import SharedParameters
@@ -64,20 +64,22 @@ class TrainingState:
         optimizer: OptimizerSettings,
         *,
         recompute: bool = False,
+        base: Frozen | None = None,
         objective: Objective | None = None,
         group: Group = ALONE,
         rounded_sums: bool = False,
     ):
-        """`parameters` is a flat float32 buffer on the host. `recompute`: see `Transformer`.
+        """`parameters` is a flat float32 buffer on the host of what is trained; `base` are the
+        weights that adapters are trained on. `recompute`: see `Transformer`.
 
         `objective` is `KnownWeights` unless given. The ranks of `group` share the rows of a step
         and the optimizer's work; `rounded_sums`: they add up their gradients in bfloat16.
         """
-        self.config, self.backend, self.group = config, backend, group
+        self.config, self.backend, self.group, self.base = config, backend, group, base
         self.runtime = backend.runtime
         self.objective = objective or KnownWeights()
         self.step = 0
-        engines = self.runtime.replicas(backend, len(parameters))
+        engines = self.runtime.replicas(backend, FlatBuffer.elements(config))
         self.shared = SharedParameters(
             config,
             backend,
@@ -87,7 +89,6 @@ class TrainingState:
             rounded_sums=rounded_sums,
         )
         self.parameters, part = self.shared.read, self.shared.part
-        self.trained = trained_part(config)
         self.optimizer_settings = optimizer
         self.optimizer = optimizer.make(config, backend, part)
         self.runtime.scales = {}
@@ -99,8 +100,8 @@ class TrainingState:
         ]
         self.model, self.gradients = self.replicas[0].model, self.replicas[0].gradients
         own, working = self.shared.own, self.model.working
-        copied = self.shared.vectors is not None or working is not self.parameters
-        read = working[self.trained][part] if copied else own
+        copied = self.shared.sharded or working is not self.parameters
+        read = working[part] if copied else own
         self.flat = FlatState(own, read, self.gradients[part])
         self.schedule = self.runtime.feed([np.zeros(2)])
         self.inputs: StepInputs | None = None
@@ -108,9 +109,9 @@ class TrainingState:
     def make_replica(self, engine: Backend, index: int, *, recompute: bool) -> Replica:
         gradients = engine.zeros((FlatBuffer.trained_elements(self.config),))
         losses = engine.zeros((2,), np.float64) if index else self.results[:2]
-        model = Transformer(
-            self.config, self.parameters, engine, norms=self.shared.vectors, recompute=recompute
-        )
+        given = self.config, self.parameters, engine
+        vectors = self.shared.vectors
+        model = Transformer(*given, base=self.base, norms=vectors, recompute=recompute)
         return Replica(model, gradients, model_weights(self.config, gradients), losses)
 
     # ---- a step
@@ -239,7 +240,7 @@ class TrainingState:
         """Go back to step 0 and the given parameters (as in `__init__`)."""
         for tensor in self.optimizer.tensors.values():
             tensor[...] = 0
-        self.load_parameters(parameters[self.trained])
+        self.load_parameters(parameters)
         self.runtime.scales = {}
         self.step = 0
 

@@ -69,6 +69,7 @@ class Worker:
             parameters,
             optimizer_of(self.job.settings),
             recompute=self.job.settings.recompute,
+            base=self.job.base,
             objective=self.objective,
             group=self.job.group,
             rounded_sums=self.job.settings.sums_precision == "bf16",
@@ -78,9 +79,8 @@ class Worker:
         """Have a state of a model, whose tensors are yet to be loaded."""
         if not hasattr(self, "state") or self.state.config != config:
             self.__dict__.pop("state", None)  # both at once may not fit into memory
-            is_frozen = config.lora is not None  # but for adapters, which alone are loaded
-            empty = np.zeros(0 if is_frozen else FlatBuffer.elements(config), np.float32)
-            self.state = self.new_state(config, self.job.initial() if is_frozen else empty)
+            empty = np.zeros(FlatBuffer.trained_elements(config), np.float32)
+            self.state = self.new_state(config, empty)
 
     @everywhere
     def begin(self) -> None:

@@ -5,9 +5,11 @@ import json
 import pytest
 
 from nanoeuler.backend.cpu.engine import CpuBackend
+from nanoeuler.interchange.quantizing import quantize_folder
 from nanoeuler.model.checks import engine_ops, model_gradients
 from nanoeuler.model.checks.comparison import Comparison
 from nanoeuler.system import provenance
+from tests.models import model_in
 
 # ---- check
 
@@ -188,11 +190,35 @@ def test_info_counts_the_memory_of_adapters(command, tmp_path):
     whole, adapting = found["memory"], found["memory_of_sft"]
     assert adapting["gradients"] < whole["gradients"] / 10
     assert adapting["moments"] == 2 * adapting["gradients"]
-    assert adapting["weights"] == whole["weights"] + adapting["gradients"]
+    assert adapting["weights"] == adapting["gradients"]
+    assert adapting["frozen"] == whole["weights"]
+    assert whole["frozen"] == 0
     assert adapting["activations"] > whole["activations"]
     _, out, _ = command("info", "--config", json.dumps(given), "--device", "cpu")
     assert out.count("gradients") == 2
     assert "\nmemory of sft\n" in out
+
+
+def test_info_counts_codes_beneath_adapters(command, tmp_path):
+    fields = {
+        "dim": 64,
+        "layers": 2,
+        "heads": 4,
+        "kv_heads": 4,
+        "ffn": 64,
+        "context": 48,
+        "vocab_size": 300,
+    }
+    folder = model_in(tmp_path / "model", fields | {"mtp_heads": 1})
+    found = {}
+    for scheme in ("int8", "int4", None):
+        parent = tmp_path / scheme if scheme else folder
+        if scheme:
+            quantize_folder(folder, parent, scheme)
+        given = {"model": fields, "sft": {"lora": {"rank": 4}, "init_from": str(parent)}}
+        _, out, _ = command("info", "--config", json.dumps(given), "--device", "cpu", "--json")
+        found[scheme] = json.loads(out)["memory_of_sft"]["frozen"]
+    assert found["int4"] < found["int8"] < 0.3 * found[None]
 
 
 def test_info_alone_lists_the_presets_and_the_machine(command):

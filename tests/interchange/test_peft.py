@@ -11,10 +11,9 @@ from nanoeuler.config.settings import Lora
 from nanoeuler.inference import api
 from nanoeuler.interchange.adapters import import_adapters
 from nanoeuler.interchange.exporting import export
-from nanoeuler.model.adapters import adapted, merged, save_adapters
+from nanoeuler.model.adapters import adapted, merge, save_adapters
 from nanoeuler.model.files import load_config, load_model, save_model
 from nanoeuler.model.flat import FlatBuffer
-from nanoeuler.model.spec import trained_part
 from nanoeuler.storage.files import sha256_file
 
 torch = pytest.importorskip("torch", reason="peft needs PyTorch")
@@ -52,16 +51,13 @@ def test_peft_computes_what_we_do(shape, targets, make_model, tmp_path, recwarn)
     saved = load_model(folder)
     names = ["c_attn", "c_fc"] if saved.config.family == "gpt2" else ["q_proj", "down_proj"]
     config = adapted(saved.config, Lora(rank=3, targets="all" if targets == "all" else names))
-    whole = np.zeros(FlatBuffer.elements(config), np.float32)
-    whole[: len(saved.parameters)] = saved.parameters
-    part = whole[trained_part(config)]
+    part = np.zeros(FlatBuffer.trained_elements(config), np.float32)
     buffer, random = FlatBuffer(config, part), np.random.default_rng(2)
     for name in buffer.rows:
         buffer[name][...] = random.standard_normal(buffer[name].shape) * 0.1
     sha256 = sha256_file(folder / "model.safetensors")
     save_adapters(tmp_path / "adapter", config, part, folder, sha256)
-    base, parameters = merged(config, whole)
-    saved.config, saved.parameters = base, parameters
+    merge(config, saved.parameters, part)
     save_model(tmp_path / "merged", saved)
     ids, found = logits_of(api.load(tmp_path / "merged", "cpu"))
     bases = [folder] if load_config(folder).step_size in (1, 0.5) else []

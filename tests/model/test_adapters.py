@@ -13,11 +13,11 @@ from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.primitives import Primitives
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.errors import UserError
-from nanoeuler.model.adapters import adapted, merged
+from nanoeuler.model.adapters import adapted, merge
 from nanoeuler.model.appending import extend
 from nanoeuler.model.checks.model_gradients import check_model
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.flat import FlatBuffer, initial_parameters
+from nanoeuler.model.flat import FlatBuffer, apart, initial_parameters
 from nanoeuler.model.spec import (
     parameter_count,
     tensor_table,
@@ -54,6 +54,13 @@ def spread(config):
     return parameters
 
 
+def merged(config, parameters):
+    whole, trained = apart(config, parameters)
+    whole = whole.copy()
+    merge(config, whole, trained)
+    return replace(config, lora=None), whole
+
+
 def logits(config, parameters, engine, seeds=None):
     model = Transformer(config, engine.from_host(parameters), engine)
     ids = np.random.default_rng(3).integers(0, config.vocab_size, (2, 19)).astype(np.int32)
@@ -82,7 +89,7 @@ def test_a_merged_model_computes_the_same(targets):
     config, engine = adapted(LLAMA, wanted(5, 7.0, targets)), ReferenceBackend(np.float64)
     parameters = spread(config).astype(np.float64)
     found = logits(config, parameters, engine)
-    base, whole = merged(config, parameters.copy())
+    base, whole = merged(config, parameters)
     assert base == LLAMA
     np.testing.assert_allclose(logits(base, whole, engine), found, rtol=1e-12, atol=1e-12)
     plain = parameters[: len(whole)]

@@ -167,7 +167,7 @@ def test_it_can_be_accepted(saved):
 def test_no_stage_trains_it(saved, scheme):
     model = load_model(saved)
     known = Tokenizer.load(model.tokenizer_path), model.tokenizer_path
-    with pytest.raises(UserError, match=f"its weights are {scheme}, for use and not for training"):
+    with pytest.raises(UserError, match=f"its weights are {scheme}, which nothing but adapters"):
         read_parent(saved, model.config, *known)
 
 
@@ -179,7 +179,7 @@ def test_nothing_refines_it_or_reads_a_text_with_it(saved, command, tmp_path):
     ):
         status, _, said = command(*words)
         assert status == 1
-        assert "for use and not for training" in said
+        assert "which nothing but adapters can be trained on" in said
 
 
 def test_one_kind_is_not_made_of_another(saved, scheme):

@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 
 from nanoeuler.backend.reference import ReferenceBackend
+from nanoeuler.config.settings import Lora
+from nanoeuler.model.adapters import adapted
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.flat import FlatBuffer, initial_parameters
+from nanoeuler.model.flat import FlatBuffer, apart, initial_parameters
+from nanoeuler.model.frozen import Frozen
 from nanoeuler.training.distributed import parameters
 from nanoeuler.training.distributed.group import ALONE, HostGroup
 from nanoeuler.training.distributed.parameters import buckets
@@ -151,6 +154,36 @@ def test_ranks_hold_their_part_of_the_parameters_and_train_as_one_does(config, o
     size, expected, *known = train(ALONE)
     assert size == len(start)
     np.testing.assert_allclose(losses[0], expected, rtol=1e-9)
+    for tensors, read in zip(*rest, strict=True):
+        for name, array in tensors.items():
+            np.testing.assert_allclose(array, known[0][name], rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(read, known[1], rtol=1e-6, atol=1e-9)
+
+
+def test_ranks_that_hold_a_part_of_the_adapters_train_as_one_does():
+    config = adapted(TINY, Lora(rank=3))
+    tokens = np.random.default_rng(1).integers(0, 50, 1000).astype(np.int32)
+    rows = TextStream(tokens, 8, 96, config.mtp_weights, 0, True, 1, "text").rows(0)
+    frozen, start = apart(config, initial_parameters(config, 1))
+
+    def train(group):
+        engine = Copying()
+        base = Frozen(config, frozen.astype(np.float64), engine)
+        state = TrainingState(config, engine, start, ADAMW, base=base, group=group)
+        losses = [state.train_step(rows, 2, 1e-2).loss for _ in range(3)]
+        state.settle()
+        read = state.model.working.copy()
+        state.load(state.tensors(), 3)
+        assert np.array_equal(read, state.model.working)
+        return len(state.shared.own), losses, state.tensors(), read
+
+    with ThreadPoolExecutor(3) as pool:
+        sizes, losses, *rest = zip(*pool.map(train, groups(3)), strict=True)
+    assert sum(sizes) == len(start)
+    assert losses[0] == losses[1] == losses[2]
+    _, expected, *known = train(ALONE)
+    np.testing.assert_allclose(losses[0], expected, rtol=1e-9)
+    assert losses[0][2] < losses[0][0]
     for tensors, read in zip(*rest, strict=True):
         for name, array in tensors.items():
             np.testing.assert_allclose(array, known[0][name], rtol=1e-6, atol=1e-9)

@@ -1,6 +1,6 @@
 """The ops on a CPU, in float32: BLAS for the products, compiled kernels for the rest."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -151,26 +151,34 @@ class CpuBackend(ReferenceBackend, FusingBackend):
 
     def quantized_linear(self, x_NI: Array, weight: Quantized, out_NO: Array) -> None:
         """Few rows read the codes; for many, BLAS gets a tile of the weight in floats at a time."""
-        N, columns = len(x_NI), weight.columns
+        N = len(x_NI)
         if N <= FEW_ROWS and x_NI.flags.c_contiguous and out_NO.flags.c_contiguous:
-            rounded = self.scratch("rounded", quantized.rounded_floats(columns, N))
+            rounded = self.scratch("rounded", quantized.rounded_floats(weight.columns, N))
             quantized.products(*quantized.arrays_of(weight), x_NI, rounded, out_NO)
             return
+        for rows, tile in self.tiles(weight):
+            out = out_NO[:, rows]
+            self.share_product(N, tile, N, fused_products.linear, x_NI, tile, out)
+
+    def tiles(self, weight: Array | Quantized) -> Iterator[tuple[slice, Array]]:
+        """A matrix in floats, some rows at a time where it has codes; each tile overwrites the
+        one before."""
+        if not isinstance(weight, Quantized):
+            yield slice(0, len(weight)), weight
+            return
+        columns = weight.columns
         rows = min(len(weight), max(1, quantized.TILE // columns))
         tile_RI = self.scratch("tile", rows * columns).reshape(rows, columns)
         for first in range(0, len(weight), rows):
             part = weight[first : first + rows]
-            tile, out = tile_RI[: len(part)], out_NO[:, first : first + rows]
+            tile = tile_RI[: len(part)]
             self.share_rows(tile, quantized.dense_rows, *quantized.arrays_of(part), tile)
-            self.share_product(N, tile, N, fused_products.linear, x_NI, tile, out)
+            yield slice(first, first + len(part)), tile
 
     def linear_backward_input(
-        self, dout_NO: Array, weight_OI: Array, dx_NI: Array, scale: float = 1.0
+        self, dout_NO: Array, weight_OI: Array | Quantized, dx_NI: Array, scale: float = 1.0
     ) -> None:
-        N = len(dout_NO)
-        kernel = fused_products.linear_backward_input
-        arguments = dout_NO, weight_OI, dx_NI, np.float32(scale), ZERO
-        self.share_product(N, weight_OI, N, kernel, *arguments)
+        self.multiply_across(dout_NO, weight_OI, dx_NI, scale, ZERO)
 
     def linear_backward_weight(
         self, dout_NO: Array, x_NI: Array, dweight_OI: Array, *, accumulate: bool, scale: float = 1
@@ -179,10 +187,25 @@ class CpuBackend(ReferenceBackend, FusingBackend):
         arguments = dout_NO, x_NI, dweight_OI, np.float32(scale), ONE if accumulate else ZERO
         self.share_product(len(dweight_OI), dweight_OI, len(x_NI), kernel, *arguments)
 
-    def add_product(self, x_NR: Array, weight_RO: Array, out_NO: Array, scale: float) -> None:
+    def add_product(
+        self, x_NR: Array, weight_RO: Array | Quantized, out_NO: Array, scale: float
+    ) -> None:
+        self.multiply_across(x_NR, weight_RO, out_NO, scale, ONE)
+
+    def multiply_across(
+        self,
+        x_NR: Array,
+        weight_RO: Array | Quantized,
+        out_NO: Array,
+        scale: float,
+        kept: np.float32,
+    ) -> None:
+        """out = scale · x W + kept · out"""
         N, kernel = len(x_NR), fused_products.linear_backward_input
-        arguments = x_NR, weight_RO, out_NO, np.float32(scale), ONE
-        self.share_product(N, weight_RO, N, kernel, *arguments)
+        for rows, tile in self.tiles(weight_RO):
+            arguments = x_NR[:, rows], tile, out_NO, np.float32(scale), kept
+            self.share_product(N, tile, N, kernel, *arguments)
+            kept = ONE
 
     # ---- biases
 

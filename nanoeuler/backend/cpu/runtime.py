@@ -114,10 +114,11 @@ class CpuRuntime(Runtime):
         """Transposed copies, for a model whose slices are short.
 
         For longer slices and larger weights they would cost more than they save, and MKL reads
-        weights as fast as transposes.
+        weights as fast as transposes. Weights beneath adapters may have no floats.
         """
-        short = self.slices(weights.flat.size)[0] == SHORT_SLICE_TOKENS
-        if not short or self.blas.label.startswith("mkl"):
+        if weights.flat is None or self.blas.label.startswith("mkl"):
+            return weights
+        if self.slices(weights.flat.size)[0] != SHORT_SLICE_TOKENS:
             return weights
         if self.transposes is None or self.transposes.source is not weights:
             self.transposes = Transposes(weights, self.thread_pool)

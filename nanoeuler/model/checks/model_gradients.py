@@ -17,7 +17,8 @@ from nanoeuler.model.checks.comparison import Comparison, compare, complex_step
 from nanoeuler.model.checks.op_gradients import check_ops
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.families import family_of
-from nanoeuler.model.flat import FlatBuffer, model_weights
+from nanoeuler.model.flat import FlatBuffer, apart, model_weights
+from nanoeuler.model.frozen import Frozen
 from nanoeuler.model.spec import trained_table
 from nanoeuler.model.transformer import Batch, Transformer
 
@@ -91,6 +92,16 @@ CASES: dict[str, tuple[dict[str, Any], int]] = {
         },
         5,
     ),
+    "adapters of some matrices whose numbers have 4 bits": (
+        {
+            "lora": ADAPTERS | {"targets": ["q_proj", "v_proj", "gate_proj", "down_proj"]},
+            "dim": 32,
+            "layers": 1,
+            "mtp_heads": 1,
+            "tied": True,
+        },
+        5,
+    ),
     "biases of q, k and v, a window of three tokens in one layer": (
         {"qkv_bias": True, "windows": [0, 3], "mtp_heads": 1},
         7,
@@ -142,6 +153,9 @@ CASES: dict[str, tuple[dict[str, Any], int]] = {
 The last two cases are the quick form: they are cheap, and no op of their family idles in them.
 """
 
+QUANTIZED = {"adapters of some matrices whose numbers have 4 bits": "int4"}
+"""The cases whose adapters are trained on such weights."""
+
 
 def check_all(quick: bool = False, backend: Backend | None = None) -> Iterator[Comparison]:
     """All ops, and all cases of the model.
@@ -187,9 +201,12 @@ class Example:
         fields, length = CASES[case]
         self.ops, self.config = ops, ModelConfig.from_dict(TINY | fields)
         random = np.random.default_rng(seed)
-        parameters = random_parameters(self.config, random).astype(ops.dtype)
-        self.parameters = FlatBuffer(self.config, parameters)
-        self.model = Transformer(self.config, parameters, ops)
+        frozen, trained = apart(self.config, random_parameters(self.config, random))
+        base = None
+        if self.config.lora is not None:
+            base = Frozen.of(self.config, frozen.astype(np.float32), ops, QUANTIZED.get(case))
+        self.parameters = FlatBuffer(self.config, trained.astype(ops.dtype))
+        self.model = Transformer(self.config, self.parameters.array, ops, base=base)
         self.batch, targets_BTK = random_rows(self.config, 2, length, random)
         if self.config.lora is not None and self.config.lora.dropout:
             self.batch.seeds = random.integers(0, 2**31, self.batch.ids.shape).astype(np.int32)

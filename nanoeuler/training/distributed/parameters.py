@@ -14,7 +14,6 @@ from nanoeuler.model.spec import (
     block_matrices,
     storage_elements,
     tensor_table,
-    trained_part,
     trained_table,
 )
 from nanoeuler.model.tensors import ALIGNMENT, Tensor
@@ -94,7 +93,7 @@ BEFORE_ALL = -1
 
 
 class SharedParameters:
-    """The parameters of a model, of which each rank updates a part.
+    """The parameters that are trained, of which each rank updates a part.
 
     Where products read a copy in fewer bits, a rank that is not alone has float32 parameters of its
     own part alone (Rajbhandari et al. 2020, ZeRO stage 1), but for those of norms.
@@ -110,8 +109,7 @@ class SharedParameters:
         early_sums: bool,
         rounded_sums: bool,
     ):
-        """`values`: all of them, a flat float32 buffer on the host, of which those are shared that
-        are trained.
+        """`values`: all of them, a flat float32 buffer on the host.
 
         `early_sums`: gradients are added up over the ranks while a backward pass is under way;
         `rounded_sums`: in bfloat16.
@@ -125,28 +123,24 @@ class SharedParameters:
         self.part = slice(self.cuts[group.rank], self.cuts[group.rank + 1])
         whole = backend.from_host(values)
         self.read = backend.working_copy(whole) if group.size > 1 else whole
-        """All parameters, for a model."""
-        self.trained = self.read[trained_part(config)]
-        """Those that are trained, as the ranks send them."""
-        sharded, trained = self.read is not whole, whole[trained_part(config)]
-        if sharded and config.lora is not None:
-            raise UserError(
-                "adapters are trained in bf16 by one GPU alone; set precision to fp32 or tf32, or "
-                "give one GPU"
-            )
-        self.own = trained[self.part].copy() if sharded else trained[self.part]
+        """All of them, for a model, and as the ranks send them."""
+        self.sharded = self.read is not whole
+        self.own = whole[self.part].copy() if self.sharded else whole[self.part]
         """The float32 parameters that this rank updates."""
-        self.vectors = Vectors(config, backend, self.cuts, group.rank, whole) if sharded else None
+        self.vectors: Vectors | None = None  # which adapters have none of
+        if self.sharded and config.lora is None:
+            self.vectors = Vectors(config, backend, self.cuts, group.rank, whole)
 
     def load(self, values: np.ndarray) -> None:
-        """Take over all parameters that are trained."""
-        trained = self.backend.from_host(values)
-        if self.vectors:
-            self.own[...] = trained[self.part]
-            self.backend.refresh(self.read, trained)
-            self.vectors.load(trained)
+        """Take over all of them."""
+        whole = self.backend.from_host(values)
+        if self.sharded:
+            self.own[...] = whole[self.part]
+            self.backend.refresh(self.read, whole)
         else:
-            self.trained[...] = trained
+            self.read[...] = whole
+        if self.vectors:
+            self.vectors.load(whole)
 
     def note_update(self) -> None:
         """Take note that `own` and, where it is a copy, this rank's part of `read` were updated."""
@@ -158,7 +152,7 @@ class SharedParameters:
     def send(self) -> None:
         """Begin to send the weights of the last update to all ranks, in the order in which a
         forward pass reads them."""
-        group, read = self.group, self.trained
+        group, read = self.group, self.read
         if group.size == 1:
             return
         vectors_arrived = self.vectors.begin_gather(group) if self.vectors else nothing_to_wait_for

@@ -9,7 +9,7 @@ from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import Array, FlatState
 from nanoeuler.config.settings import Training
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.spec import storage_elements, tensor_table, trained_table
+from nanoeuler.model.spec import storage_elements, trained_table
 from nanoeuler.training.optimizer.adamw import AdamW
 from nanoeuler.training.optimizer.lion import Lion
 from nanoeuler.training.optimizer.muon import Muon
@@ -57,10 +57,9 @@ class OptimizerSettings(Protocol):
 
 
 def state_bytes(config: ModelConfig, settings: type[OptimizerSettings]) -> int:
-    """Bytes of parameters, and of the gradients and the optimizer's tensors of those that are
-    trained, all in float32."""
-    trained = (1 + len(settings.tensor_powers)) * storage_elements(trained_table(config))
-    return 4 * (storage_elements(tensor_table(config)) + trained)
+    """Bytes of the parameters that are trained, of their gradients and of the optimizer's tensors,
+    all in float32."""
+    return 4 * (2 + len(settings.tensor_powers)) * storage_elements(trained_table(config))
 
 
 def checkpoint_bytes(parameters: int, settings: type[OptimizerSettings]) -> int:

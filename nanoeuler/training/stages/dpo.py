@@ -60,6 +60,7 @@ def job(inputs: Inputs[Dpo], backend: "Backend", group: Group = ALONE) -> Job:
     tokenizer = Tokenizer.load(tokenizer_path)
     parent = read_parent(inputs.parent, model, tokenizer, tokenizer_path)
     check_tokenizer(tokenizer, tokenizer_path, model, started=True)
+    base = parent.base(model, backend)
     folder = RecordFolder(inputs.data, "preferences")
     files = [folder.file(part) for part in ("train", "validation")]
     by_length = settings.loss == "simpo"
@@ -106,11 +107,12 @@ def job(inputs: Inputs[Dpo], backend: "Backend", group: Group = ALONE) -> Job:
     reference: dict[str, np.ndarray] = {}
 
     def prepare() -> None:
+        start = parent.at_start(model, seed)
         reference.update(
             reference_logprobs(
                 inputs.output / "reference",
                 origin | computed_by(backend),
-                lambda: Transformer(model, backend.from_host(parent.parameters), backend),
+                lambda: Transformer(model, backend.from_host(start), backend, base=base),
                 training,
                 held_out,
                 group,
@@ -146,6 +148,7 @@ def job(inputs: Inputs[Dpo], backend: "Backend", group: Group = ALONE) -> Job:
         tokenizer_path=tokenizer_path,
         template=parent.template,
         parent=inputs.parent,
+        base=base,
         calculator=calculator,
         objective=objective,
         tuned=True,

@@ -49,6 +49,7 @@ def job(inputs: Inputs[Rl], backend: "Backend", group: Group = ALONE) -> Job:
     tokenizer = Tokenizer.load(tokenizer_path)
     parent = read_parent(inputs.parent, model, tokenizer, tokenizer_path)
     check_tokenizer(tokenizer, tokenizer_path, model, started=True)
+    base = parent.base(model, backend)
     folder = RecordFolder(inputs.data, "problems")
     files = [folder.file(part) for part in ("train", "validation")]
     apart, others = inputs.apart()
@@ -79,8 +80,8 @@ def job(inputs: Inputs[Rl], backend: "Backend", group: Group = ALONE) -> Job:
 
     def prepare() -> None:
         if settings.kl > 0:
-            weights = backend.from_host(parent.parameters.copy())  # training moves the others
-            stream.reference = Transformer(model, weights, backend)
+            start = parent.at_start(model, seed).copy()  # training moves the others
+            stream.reference = Transformer(model, backend.from_host(start), backend, base=base)
 
     log.line(
         "problems",
@@ -115,6 +116,7 @@ def job(inputs: Inputs[Rl], backend: "Backend", group: Group = ALONE) -> Job:
         tokenizer_path=tokenizer_path,
         template=parent.template,
         parent=inputs.parent,
+        base=base,
         calculator=parent.calculator,
         objective=PolicyGradient(),
         memory=stream,

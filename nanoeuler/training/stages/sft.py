@@ -18,7 +18,9 @@ from nanoeuler.errors import UserError
 from nanoeuler.model.adapters import adapted
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import initial_parameters
+from nanoeuler.model.frozen import Frozen
 from nanoeuler.model.likelihood import Share, in_order
+from nanoeuler.model.spec import trained_part
 from nanoeuler.model.transformer import Transformer
 from nanoeuler.storage.record_folder import RecordFolder
 from nanoeuler.tokenizer import Tokenizer
@@ -48,6 +50,9 @@ def job(inputs: Inputs[Sft], backend: "Backend", group: Group = ALONE) -> Job:
     given = inputs.parent
     parent = read_parent(given, model, tokenizer, tokenizer_path) if given else None
     check_tokenizer(tokenizer, tokenizer_path, model, started=parent is not None)
+    base = parent.base(model, backend) if parent else None
+    if model.lora is not None and parent is None:
+        base = Frozen(model, initial_parameters(replace(model, lora=None), seed), backend)
     folder = RecordFolder(inputs.data, "instructions")
     files = [folder.file(part) for part in ("train", "validation")]
     apart, others = inputs.apart()
@@ -96,12 +101,17 @@ def job(inputs: Inputs[Sft], backend: "Backend", group: Group = ALONE) -> Job:
         schedule=Schedule.of(settings, steps),
         backend=backend,
         group=group,
-        initial=lambda: parent.start(model, seed) if parent else initial_parameters(model, seed),
+        initial=lambda: (
+            parent.start(model, seed)
+            if parent
+            else initial_parameters(model, seed)[trained_part(model)]
+        ),
         validate=lambda transformer: {"loss": response_loss(transformer, validation, group.share)},
         score=lambda values: values["loss"],
         tokenizer_path=tokenizer_path,
         template=settings.template,
         parent=given,
+        base=base,
         calculator=calculator,
         tuned=parent is not None,
         patience=settings.patience,
