@@ -33,6 +33,7 @@ from nanoeuler.system import provenance
 from nanoeuler.system.machine import memory, threads_asked
 
 Array = np.ndarray
+Matrix = Array | Quantized
 
 
 class ReferenceBackend(FormOps):
@@ -86,11 +87,11 @@ class ReferenceBackend(FormOps):
 
     # ---- matrix products:  out = x Wᵀ
 
-    def linear(self, x_NI: Array, weight_OI: Array | Quantized, out_NO: Array) -> None:
+    def linear(self, x_NI: Array, weight_OI: Matrix, out_NO: Array) -> None:
         np.matmul(x_NI, in_floats(weight_OI).T, out=out_NO)
 
     def linear_backward_input(
-        self, dout_NO: Array, weight_OI: Array | Quantized, dx_NI: Array, scale: float = 1.0
+        self, dout_NO: Array, weight_OI: Matrix, dx_NI: Array, scale: float = 1.0
     ) -> None:
         np.matmul(dout_NO, in_floats(weight_OI), out=dx_NI)
         if scale != 1.0:
@@ -104,9 +105,7 @@ class ReferenceBackend(FormOps):
             dweight *= scale
         store(dweight_OI, dweight, accumulate)
 
-    def add_product(
-        self, x_NR: Array, weight_RO: Array | Quantized, out_NO: Array, scale: float
-    ) -> None:
+    def add_product(self, x_NR: Array, weight_RO: Matrix, out_NO: Array, scale: float) -> None:
         out_NO += scale * (x_NR @ in_floats(weight_RO))
 
     def dropout(self, x_NI: Array, seeds_N: Array, salt: int, share: float, out_NI: Array) -> None:
@@ -127,12 +126,9 @@ class ReferenceBackend(FormOps):
     def scale(self, x_ND: Array, factor: float) -> None:
         x_ND *= factor
 
-    def embedding(self, ids_N: Array, table_VD: Array | Quantized, out_ND: Array) -> None:
-        # ids are checked where they enter; "clip" writes without a copy
-        if isinstance(table_VD, Quantized):
-            out_ND[...] = table_VD[np.clip(ids_N, 0, len(table_VD) - 1)].dense()
-        else:
-            np.take(table_VD, ids_N, axis=0, out=out_ND, mode="clip")
+    def embedding(self, ids_N: Array, table_VD: Matrix, out_ND: Array) -> None:
+        # ids are checked where they enter
+        out_ND[...] = in_floats(table_VD[np.clip(ids_N, 0, len(table_VD) - 1)])
 
     def embedding_backward(
         self, ids_N: Array, dout_ND: Array, dtable_VD: Array, *, accumulate: bool
