@@ -27,8 +27,10 @@ def keep_busy():
 
 
 def test_pinned_memory_is_given_to_others_only_when_nothing_writes_to_it(backend, keep_busy):
+    import cupy
     import cupyx
 
+    cupy.get_default_pinned_memory_pool().free_all_blocks()  # of other tests
     ring = backend.runtime.host_ring(backend.from_host(np.full(LARGE, 7, np.int32)), 1)
     address = ring.pinned.ctypes.data
     keep_busy()
@@ -43,8 +45,10 @@ def test_pinned_memory_is_given_to_others_only_when_nothing_writes_to_it(backend
 
 
 def test_pinned_memory_is_given_to_others_only_when_nothing_reads_it(backend, keep_busy):
+    import cupy
     import cupyx
 
+    cupy.get_default_pinned_memory_pool().free_all_blocks()  # of other tests
     feed = backend.runtime.feed([np.zeros(LARGE, np.int32)])
     address, array = feed.address, feed.arrays[0]
     for number in (1, 2):  # the second one waits for the stream
