@@ -91,8 +91,7 @@ def test_a_missing_model_is_asked_for_by_an_example(command, tmp_path, monkeypat
     assert command("chat") == (
         1,
         "",
-        "error  no model was given; name its folder, for example models/stories, "
-        "which is shipped\n",
+        "error  no model was given; name its folder, for example models/novels, which is shipped\n",
     )
     model = tmp_path / "results" / "mine" / "sft" / "model"
     model.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The model that lies in the repository: small, whole, and good at what it was made for."""
+"""The models that lie in the repository: small, whole, and good at what they were made for."""
 
 import json
 from pathlib import Path
@@ -10,34 +10,37 @@ from nanoeuler.evaluation.formats import short_count
 from nanoeuler.inference import api
 from nanoeuler.model.spec import parameter_count
 
-FOLDER = Path(__file__).resolve().parents[1] / "models" / "stories"
+MODELS = Path(__file__).resolve().parents[1] / "models"
+STORIES = MODELS / "stories"
 SENTENCE = (
     "The old woman put down her basket, and looked at the young man for a long time. "
     '"You have your father\'s eyes," she said at last, "but you have not his heart."\n'
 )
 
 
-@pytest.fixture(scope="module")
-def model():
-    return api.load(FOLDER, "cpu")
+@pytest.fixture(scope="module", params=["stories", "novels"])
+def model(request):
+    return api.load(MODELS / request.param, "cpu")
 
 
-def test_it_takes_at_most_8_mb():
-    assert sum(path.stat().st_size for path in FOLDER.rglob("*") if path.is_file()) <= 8e6
+def test_each_takes_at_most_8_mb():
+    for folder in MODELS.iterdir():
+        assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) <= 8e6
 
 
-def test_its_report_lies_in_the_documentation_without_its_weights(model):
-    page = (FOLDER.parents[1] / "docs" / "runs" / "2026-11-27-stories.html").read_text("utf-8")
+def test_the_report_of_one_lies_in_the_documentation_without_its_weights():
+    page = (MODELS.parent / "docs" / "runs" / "2026-11-27-stories.html").read_text("utf-8")
     assert len(page) < 1e6
-    assert f"{short_count(parameter_count(model.config))} parameters" in page
+    config = api.load(STORIES, "cpu").config
+    assert f"{short_count(parameter_count(config))} parameters" in page
     assert "prefers-color-scheme" in page
 
 
-def test_transformers_has_a_class_for_it():
+def test_transformers_has_a_class_for_stories():
     """Opened by it in interchange/test_transformers.py, where that is installed."""
-    keys = json.loads((FOLDER / "config.json").read_text())
+    keys = json.loads((STORIES / "config.json").read_text())
     assert keys["architectures"] == ["Qwen3ForCausalLM"]
-    assert "AutoModelForCausalLM" in (FOLDER / "README.md").read_text()
+    assert "AutoModelForCausalLM" in (STORIES / "README.md").read_text()
 
 
 def bits_per_byte(model, text):

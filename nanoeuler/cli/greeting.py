@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from nanoeuler.evaluation.report.gather import Stage
 
 RESULTS = Path("results")
-SMALL_MODEL = "models/stories"
+SMALL_MODEL = "models/novels"
 """It is shipped, as are the configurations."""
 SHOWN = 8
 """Runs that are listed; `nanoeuler runs` lists all."""

@@ -176,7 +176,7 @@ def model_folder(options: argparse.Namespace) -> Path:
         raise UserError(f"{given[0]} and {given[1]} are two models; give one of them")
     models = Path("results").glob("*/*/model/config.json")
     newest = max(models, key=lambda path: path.stat().st_mtime, default=None)
-    found = newest.parent if newest else "models/stories, which is shipped"
+    found = newest.parent if newest else "models/novels, which is shipped"
     raise UserError(f"no model was given; name its folder, for example {found}")
 
 

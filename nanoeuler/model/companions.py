@@ -83,7 +83,9 @@ def write_companions(
     write_json(folder / TOKENIZER_CONFIG, tokenizer_config(model, vocabulary))
     write_json(folder / GENERATION_CONFIG, generation_config(model, vocabulary))
     with atomic_write(folder / CARD) as file:
-        whole, end = {**front_matter(model), **matter}, f"`{vocabulary.end_literal}`"
+        library = "transformers" if known_to_transformers else "nanoeuler"
+        whole = {"library_name": library, **front_matter(model), **matter}
+        end = f"`{vocabulary.end_literal}`"
         file.write(card(model, whole, end, known_to_transformers=known_to_transformers))
 
 
@@ -118,7 +120,6 @@ def front_matter(model: Described) -> dict[str, Any]:
     """Front matter for hubs; the only licence is the one that the data forces."""
     licence = forced_licence(learned_from(model).values())
     return {
-        "library_name": "transformers",
         "pipeline_tag": "text-generation",
         **({"license": licence} if licence else {}),
         "tags": ["nanoeuler", model.stage],

@@ -38,7 +38,7 @@ def test_an_empty_folder_gets_the_first_commands(command, here):
     status, out, err = command()
     assert (status, err) == (0, "")
     assert "runs in" not in out
-    for typed in ("run", "chat models/stories", "plan config/small.yaml", "train my-novel.txt"):
+    for typed in ("run", "chat models/novels", "plan config/small.yaml", "train my-novel.txt"):
         assert f"nanoeuler {typed}  " in out  # they are shipped, wherever this folder is
     assert "nanoeuler --help  " in out
 

@@ -104,13 +104,13 @@ def outside(installed, tmp_path):
 
 def test_what_an_installed_nanoeuler_proposes_works_outside_a_clone(outside, tmp_path):
     proposed = outside()
-    for command in ("run  ", "chat models/stories  ", "plan config/small.yaml  ", "train my-novel"):
+    for command in ("run  ", "chat models/novels  ", "plan config/small.yaml  ", "train my-novel"):
         assert f"nanoeuler {command}" in proposed
     assert "job" in outside("run", "--", "--dry-run")  # the demo
     assert "write_report" in outside("run", "config/small.yaml", "--", "--dry-run")
     assert "run small: 1,049,216 parameters" in outside("plan", "config/small.yaml", "--gpus", "8")
-    assert "4,096" in outside("info", "models/stories")
-    outside("generate", "models/stories", "It was", "--max-tokens", "4")
+    assert "4,096" in outside("info", "models/novels")
+    outside("generate", "models/novels", "It was", "--max-tokens", "4")
     assert {path.name for path in tmp_path.iterdir()} <= {".snakemake", "results"}
     (tmp_path / "config").mkdir()
     mine = (ROOT / "config/small.yaml").read_text().replace("run: small", "run: mine")
