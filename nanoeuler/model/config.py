@@ -229,17 +229,10 @@ class ModelConfig:
             "qk_norm": "none",
             "activation": "swiglu",
             "rope_theta": 10_000.0,
-            "rope_scaling": None,
-            "qkv_bias": False,  # in the field's words: it has biases everywhere
-            "windows": (),
-            "rope_layers": (),
-            "window_rope_theta": 0.0,
-            "post_norms": False,
-            "embedding_scale": 1.0,
-            "attention_cap": None,
-            "logit_cap": None,
-            "query_scalar": None,
         }
+        # qkv_bias among them, in the field's words: it has biases everywhere
+        later = [each for each in dataclasses.fields(self) if each.name in LATER]
+        needed |= {each.name: each.default for each in later if each.name != "lora"}
         for field, value in needed.items():
             if getattr(self, field) != value:
                 raise UserError(

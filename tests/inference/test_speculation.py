@@ -119,13 +119,16 @@ def test_sampled_replies_with_drafts_follow_the_distribution_of_the_model():
 
 
 YARN = {"type": "yarn", "factor": 4.0, "original_context": 16}
+CAPPED = {"attention_cap": 0.5, "logit_cap": 0.8, "query_scalar": 3.0, "windows": [9, 0]}
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("fields", [{"family": "gpt2", "kv_heads": 6}, {"rope_scaling": YARN}])
+@pytest.mark.parametrize(
+    "fields", [{"family": "gpt2", "kv_heads": 6}, {"rope_scaling": YARN}, CAPPED]
+)
 def test_drafts_change_no_token_of_other_positions(engine, fields):
     """Rows that fill the context and slide: learned positions begin anew, and scaled ones lie
-    behind the original context."""
+    behind the original context. And where scores and logits have caps."""
     config = ModelConfig.from_dict(SIZES | fields | {"context": 40})
     backend = ENGINES[engine]()
     model = Transformer(config, backend.from_host(4 * initial_parameters(config, 1)), backend)

@@ -34,6 +34,9 @@ SHAPES = {
     "as Gemma 3": LLAMA
     | {"activation": "geglu", "post_norms": True, "embedding_scale": 3.0, "qk_norm": "weighted"}
     | {"step_size": 1.0},
+    "as Gemma 2": LLAMA
+    | {"activation": "geglu", "post_norms": True, "embedding_scale": 3.0, "step_size": 1.0}
+    | {"attention_cap": 0.7, "logit_cap": 1.3, "query_scalar": 20, "windows": [9, 0]},
     "GPT-2": FIELDS | {"family": "gpt2", "kv_heads": 4, "mtp_heads": 1, "tied": True, "ffn": 96},
 }
 NEAR = 3e-4
