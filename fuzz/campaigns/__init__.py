@@ -16,6 +16,7 @@ from fuzz.campaigns.parquet import Parquet
 from fuzz.campaigns.records import Records
 from fuzz.campaigns.requests import Requests
 from fuzz.campaigns.results import Results
+from fuzz.campaigns.small import Small
 from fuzz.campaigns.texts import Texts
 from fuzz.campaigns.tokenizer import Tokenizers
 
@@ -31,5 +32,6 @@ CAMPAIGNS: dict[str, type[Campaign]] = {
     "results": Results,
     "requests": Requests,
     "exchange": Exchange,
+    "small": Small,
     "names": Names,
 }

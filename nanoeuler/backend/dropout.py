@@ -9,7 +9,12 @@ def kept(seeds_N: Array, salt: int, share: float, columns: int) -> Array:
     """(N, columns) booleans, False in about `share`; a row's are a function of its seed."""
     rows_N = mixed(seeds_N.astype(np.uint32) ^ mixed(np.array([salt], np.uint32)))
     columns_I = mixed(np.arange(columns, dtype=np.uint32))
-    return mixed(rows_N[:, None] ^ columns_I) >= np.uint32(share * 2**32)
+    return mixed(rows_N[:, None] ^ columns_I) >= threshold(share)
+
+
+def threshold(share: float) -> np.uint32:
+    """What hashes to less is dropped."""
+    return np.uint32(share * 2**32)
 
 
 def mixed(words: Array) -> Array:

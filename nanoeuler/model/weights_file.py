@@ -97,7 +97,7 @@ def write_one_by_one(path: Path, tensors: Mapping[str, Later]) -> None:
     with open(path, "wb") as file:
         file.write(len(header).to_bytes(8, "little") + header)
         for later in tensors.values():
-            np.ascontiguousarray(later.make(later.of), np.float32).tofile(file)
+            file.write(np.ascontiguousarray(later.make(later.of), np.float32).data)
 
 
 def load_parameters(path: Path, config: ModelConfig) -> np.ndarray:

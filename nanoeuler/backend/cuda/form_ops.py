@@ -6,6 +6,7 @@ from nanoeuler.backend.cuda.attention import HEAD_SIZES, view
 from nanoeuler.backend.cuda.kernel_sources import ELEMENTWISE_THREADS, WIDTH
 from nanoeuler.backend.cuda.kernels import WARP, Argument, blocks, row_stride
 from nanoeuler.backend.cuda.parts import CudaParts
+from nanoeuler.backend.dropout import threshold
 from nanoeuler.backend.records import Array, AttentionArrays, Rotation
 
 PLAIN_HEAD_SIZES = (*HEAD_SIZES, WARP * WIDTH)
@@ -13,7 +14,8 @@ PLAIN_HEAD_SIZES = (*HEAD_SIZES, WARP * WIDTH)
 
 
 class FormOps(CudaParts):
-    """Kernels of plain_attention.cu, soft_cap.cu, geglu.cu, and the windows of cache.cu."""
+    """Kernels of plain_attention.cu, soft_cap.cu, dropout.cu, geglu.cu, and the windows of
+    cache.cu."""
 
     # ---- attention without tiles
 
@@ -78,6 +80,12 @@ class FormOps(CudaParts):
         if self.fp8:
             self.fp8.forget(dx_NV)
         self.launch_on_rows("soft_cap", "soft_cap_backward", dx_NV, dx_NV, slope_NV)
+
+    # ---- dropout
+
+    def dropout(self, x_NI: Array, seeds_N: Array, salt: int, share: float, out_NI: Array) -> None:
+        arrays = x_NI, row_stride(x_NI), seeds_N, salt, threshold(share).view(np.int32)
+        self.launch_on_rows("dropout", "dropout", out_NI, *arrays, out_NI, row_stride(out_NI))
 
     # ---- GEGLU
 

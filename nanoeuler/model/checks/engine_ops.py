@@ -82,6 +82,7 @@ def check_device_ops(engine: Backend) -> Iterator[Comparison]:
         yield from each(partial(check_elementwise, op), [(1, 8), (37, 344), (130, 2048)])
     yield from each(check_geglu, [(1, 8), (37, 344)])
     yield from each(check_soft_cap, [(1, 8), (37, 344)])
+    yield from each(check_dropout, [(1, 8), (37, 344)])
     yield from check_all_masked(engine, random)
     yield from check_preference(engine, random)
     # made of the ops above, which are to be named first where they are wrong
@@ -312,6 +313,23 @@ def check_soft_cap(engine: Backend, random: Random, N: int, V: int) -> Iterator[
 
     names = "x", "logits", "dx"
     yield from compare_op(f"soft_cap {N} × {V}", engine, inputs, outputs, soft_cap, names)
+
+
+def check_dropout(engine: Backend, random: Random, N: int, F: int) -> Iterator[Comparison]:
+    """Beside another array and in place: a mask that differs in one element is seen."""
+    inputs = {
+        "x": random.activation(N, F),
+        "wide": random.activation(N, F + 8),
+        "seeds": (random.generator.integers(-(2**31), 2**31, N).astype(np.int32), "index"),
+    }
+    outputs: dict[str, Output] = {"out": ((N, F), "activation")}
+
+    def dropout(ops: Backend, a: Arrays) -> None:
+        ops.dropout(a.x, a.seeds, 7, 0.3, a.out)
+        ops.dropout(a.x, a.seeds, 23, 0.6, a.x)
+        ops.dropout(a.wide[:, 8:], a.seeds, 0, 0.1, a.wide[:, 8:])
+
+    yield from compare_op(f"dropout {N} × {F}", engine, inputs, outputs, dropout, ("x", "wide"))
 
 
 def check_linear_swiglu(
