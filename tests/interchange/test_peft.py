@@ -22,7 +22,13 @@ peft = pytest.importorskip("peft", reason="the judge is not installed")
 
 TEXT = "The harbour lies below the hill; where does Bea live?"
 LIMIT = 1e-5
-"""Of the logits' difference by norm, in float32: see `test_transformers.py`."""
+"""Of the logits' difference by norm, in float32: see `test_transformers.py`.
+
+With adapters three times as wide as here, whose logits are far from those of the model, one shape
+misses it: YaRN's positions, by 1.3e-5. That is float32's rounding: there, each side differs from
+itself in float64 by 5.5e-6 and 7.0e-6. In float64 both agree to 1e-14 for a GPT-2, and to 5e-6 for
+all other shapes, where transformers computes norms and rotary tables in float32 whatever the model.
+"""
 
 
 def logits_of(ours):
