@@ -1,4 +1,4 @@
-// Dropout in front of adapters:  out = x, but 0 where the hash of a row's seed and a column is small
+// Dropout in front of adapters:  out = x, but 0 where a hash of row and column is small
 //
 // dropout  in: x (N, F) ACTIVATION, seeds (N,), rows `stride` elements apart
 //          out: out (N, F), which may be x, rows `out_stride` elements apart
