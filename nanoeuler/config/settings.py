@@ -243,7 +243,7 @@ class Tuning(Training):
         "times that every record is seen; null takes what suits their number",
         default=None,
         gt=0,
-        le=1_000_000,
+        le=2**20,
     )
     lora: Lora = key(
         "train adapters instead of the model itself, which takes less memory; left out, the whole "
@@ -283,7 +283,7 @@ class Sft(Tuning):
         "than 200 steps",
         default=None,
         gt=0,
-        le=1_000_000,
+        le=2**20,
     )
     learning_rate: float = key("peak learning rate", default=3.0e-4, gt=0, le=1)
     baseline_from_scratch: bool = key(
@@ -337,7 +337,7 @@ class Dpo(Tuning):
         "200 steps",
         default=None,
         gt=0,
-        le=1_000_000,
+        le=2**20,
     )
     learning_rate: float = key("peak learning rate", default=5.0e-5, gt=0, le=1)
 
@@ -439,7 +439,7 @@ class Rl(Tuning):
         "than 200 steps",
         default=None,
         gt=0,
-        le=1_000_000,
+        le=2**20,
     )
     learning_rate: float = key("peak learning rate", default=5.0e-5, gt=0, le=1)
 
@@ -568,7 +568,7 @@ class Model(Section):
         "where an imported model has rows that no token has",
         optional=True,
         ge=272,
-        le=65536,
+        le=2**20,
     )
 
 

@@ -95,6 +95,23 @@ def require_folder(folder: Path) -> None:
         raise UserError(f"{folder}: {problem}; give Hugging Face's folder of a model")
 
 
+def without_rowless(vocabulary: Vocabulary, rows: int) -> Vocabulary:
+    """A vocabulary without special tokens that the embedding has no row for, like that of images in
+    Gemma 3's for text: no text has them, and the model never saw them."""
+    rowless = {name: id for name, id in vocabulary.specials.items() if id >= rows}
+    if not rowless or vocabulary.end_literal in rowless:
+        return vocabulary
+    names = ", ".join(repr(name) for name in [*rowless][:3])
+    log.line("tokenizer", f"left out, as the embedding has no row for them: {names}")
+    kept = {name: id for name, id in vocabulary.specials.items() if id < rows}
+    tokens = [token for id, token in enumerate(vocabulary.tokens) if id not in rowless.values()]
+    foreign = vocabulary.foreign
+    if foreign is not None:
+        added = [entry for entry in foreign["added_tokens"] if entry["content"] not in rowless]
+        foreign = foreign | {"added_tokens": added}
+    return replace(vocabulary, tokens=tokens, specials=kept, foreign=foreign)
+
+
 def read_vocabulary(folder: Path, config: ModelConfig, keys: Mapping[str, Any]) -> Vocabulary:
     """The tokenizer; the embedding may have more rows than it has ids."""
     path = folder / TOKENIZER
@@ -114,6 +131,7 @@ def read_vocabulary(folder: Path, config: ModelConfig, keys: Mapping[str, Any]) 
     if path.is_file():
         known = "import reads byte-level BPE, and SentencePiece's with single bytes, only"
         vocabulary = Reader(path, known, end_id).vocabulary(read_json(path))
+        vocabulary = without_rowless(vocabulary, config.vocab_size)
     else:
         vocabulary = gpt2_files.read(folder, HUGGING_FACE)
     if len(vocabulary.tokens) > config.vocab_size:

@@ -10,6 +10,7 @@ from exported_shapes import GPT2, VOCABULARY
 from grown import ROWS, USED, add_rows, add_tokens, edit
 from safetensors.numpy import load_file
 
+from nanoeuler.cli import main
 from nanoeuler.config import load
 from nanoeuler.errors import UserError
 from nanoeuler.inference import api
@@ -219,7 +220,7 @@ def test_it_is_a_parent_with_its_own_tokenizer_only(padded, tokenizer_path, tmp_
     _, ours = padded
     config, path = load_config(ours), ours / "tokenizer.json"
     own = Tokenizer.load(path)
-    assert read_parent(ours, config, own, path).parameters.size
+    assert read_parent(ours, config, own, path).weights.size
     check_tokenizer(own, path, config, started=True)
     with pytest.raises(UserError, match=r"model.vocab_size is 320 but .* has 300 entries"):
         check_tokenizer(own, path, config)
@@ -233,6 +234,7 @@ def test_a_configuration_may_name_more_rows_than_ids_where_it_starts_from_a_mode
 
     started = f"sft.init_from={tmp_path}"
     assert sizes(320, started) == (320, 300)
+    assert sizes(262_208, started) == (262_208, 300)  # as many as a Gemma 3 has
     assert sizes(300) == (300, 300)
     for rows, more in ((320, ()), (290, (started,))):
         with pytest.raises(UserError, match=r"leave out model.vocab_size"):
@@ -241,6 +243,20 @@ def test_a_configuration_may_name_more_rows_than_ids_where_it_starts_from_a_mode
 
 def test_fewer_rows_than_ids_are_refused(exported, tmp_path):
     folder = exported({})
-    add_tokens(folder, "[PAD]", special=True)
+    add_tokens(folder, "harbour", special=False)
     with pytest.raises(UserError, match="has 301 ids where the model's embedding has 300 rows"):
         import_folder(folder, tmp_path / "back")
+
+
+def test_special_tokens_without_a_row_are_left_out_by_name(exported, tmp_path, capsys):
+    """As a Gemma 3 for text has one, of images."""
+    folder = exported({})
+    import_folder(folder, tmp_path / "plain")
+    add_tokens(folder, "<image>", "<audio>", special=True)
+    main(["import", str(folder), "--output", str(tmp_path / "back")])
+    assert "no row for them: '<image>', '<audio>'" in capsys.readouterr().err
+    ours = [Tokenizer.load(tmp_path / name / "tokenizer.json") for name in ("plain", "back")]
+    text = "The fox lives in the <image> mill."
+    assert ours[0].encode(text).tolist() == ours[1].encode(text).tolist()
+    assert ours[1].vocab_size == VOCABULARY
+    assert api.load(tmp_path / "back", "cpu").generate("The", max_tokens=4, seed=1)

@@ -93,7 +93,7 @@ def test_an_imported_model_is_a_parent(exported, tmp_path, tokenizer_path):
     assert parent.template == "chat"
     assert parent.inherited["imported"]["licence"] == "cc-by-nc-4.0"
     assert 'license: "cc-by-nc-4.0"' in (tmp_path / "back" / "README.md").read_text()
-    assert np.array_equal(parent.parameters, load_model(tmp_path / "back").parameters)
+    assert np.array_equal(parent.weights, load_model(tmp_path / "back").parameters)
 
 
 def set_template(folder, text):
@@ -597,6 +597,6 @@ def test_learned_positions_keep_their_number(make_model):
     folder = make_model(GPT2)
     config = load_config(folder)
     tokenizer = Tokenizer.load(folder / "tokenizer.json"), folder / "tokenizer.json"
-    assert read_parent(folder, config, *tokenizer).parameters.size
+    assert read_parent(folder, config, *tokenizer).weights.size
     with pytest.raises(UserError, match="context 64 there, 32 here"):
         read_parent(folder, replace(config, context=32), *tokenizer)
