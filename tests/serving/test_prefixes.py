@@ -11,10 +11,12 @@ import nanoeuler
 from nanoeuler.errors import UserError
 from nanoeuler.inference.api import LanguageModel
 from nanoeuler.inference.sampling import Sampling
-from nanoeuler.model.files import load_model
+from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.files import SavedModel, load_model, save_model
 from nanoeuler.serving.batch import Batch
 from nanoeuler.serving.fitting import MOST_PREFIXES, prefix_memory
 from tests.choosing_backend import ChoosingReference
+from tests.inference.conftest import FIELDS, wide_parameters
 from tests.serving.asked import Asked, random_prompt, run
 from tests.serving.server import ServerProcess
 
@@ -26,7 +28,13 @@ CUDA = pytest.param("cuda", marks=pytest.mark.gpu)
 
 
 @pytest.fixture(scope="module", params=["cpu", "choosing", CUDA])
-def model(request, endless_folder, tokenizer):
+def model(request, endless_folder, tokenizer, tokenizer_path, tmp_path_factory):
+    if request.param == "cuda":
+        folder = tmp_path_factory.mktemp("gpu") / "model"
+        config = ModelConfig.from_dict(FIELDS | {"head_size": 32, "context": 2600})
+        weights = wide_parameters(config)
+        save_model(folder, SavedModel(config, weights, tokenizer_path, "pretrain", None))
+        return nanoeuler.load(folder, "cuda", precision="fp32")
     if request.param == "choosing":
         return LanguageModel(load_model(endless_folder), tokenizer, ChoosingReference())
     return nanoeuler.load(endless_folder, device=request.param)
