@@ -18,6 +18,7 @@ from nanoeuler.cli import (
     completion,
     corpus,
     evaluation,
+    experiment,
     inference,
     information,
     interchange,
@@ -42,7 +43,7 @@ GROUPS = {
     "your own text": (own_text.register,),
     "use a model": (inference.register, interchange.register),
     "a run": (workflow.register, planning.register, checking.register, information.register),
-    "after a run": (evaluation.register, interchange.register_changes),
+    "after a run": (evaluation.register, experiment.register, interchange.register_changes),
     "your shell": (completion.register,),
     "the stages of a run, which Snakemake calls for you": (corpus.register, training.register),
 }

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TextIO
 
 from nanoeuler import log
 from nanoeuler.cli.parser import Subparsers
@@ -108,10 +108,11 @@ def names_run(file: Path) -> bool:
         return False
 
 
-def run_snakemake(arguments: Sequence[str]) -> int:
+def run_snakemake(arguments: Sequence[str], output: TextIO | None = None) -> int:
     """Run Snakemake on our workflow, and pass on signals as Ctrl-C, at which a stage saves.
 
-    Returns the exit status. Snakemake says itself, by `workflow/endings.py`, how it ended.
+    What its jobs print goes to `output`, or to this process's standard output. Returns the exit
+    status. Snakemake says itself, by `workflow/endings.py`, how it ended.
     """
     import subprocess
 
@@ -135,7 +136,7 @@ def run_snakemake(arguments: Sequence[str]) -> int:
     }
     environment = os.environ | {STARTER: own_identity()}
     # a group of its own: signals reach it once
-    process = subprocess.Popen(command, process_group=0, env=environment)
+    process = subprocess.Popen(command, process_group=0, env=environment, stdout=output)
     if received:
         os.killpg(process.pid, signal.SIGINT)
     status = process.wait()

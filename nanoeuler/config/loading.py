@@ -22,7 +22,7 @@ from nanoeuler.config.validation import (
     mistakes,
     read_schema,
 )
-from nanoeuler.config.yaml_file import Key, read_keys, read_yaml
+from nanoeuler.config.yaml_file import Key, parse_yaml, read_keys, read_yaml
 from nanoeuler.corpus.sources import DATA_SETS, TEXTS, is_named
 from nanoeuler.corpus.sources.own_text import OWN_TEXT
 from nanoeuler.corpus.sources.registry import SOURCES
@@ -80,10 +80,8 @@ def parse_overrides(overrides: Iterable[str]) -> Config:
                 raise UserError(
                     f"{brief(text)}: {section} was given as a value before; write one of the two"
                 )
-        try:
-            inner[last] = parse_json(value) if value.startswith(("[", "{")) else value
-        except ValueError as error:
-            raise UserError(f"{brief(text)} is not valid JSON ({error}); correct it") from error
+        quoted = value.startswith(("[", "{"))
+        inner[last] = parse_yaml(value, brief(text))[0] if quoted else value
     return parsed
 
 

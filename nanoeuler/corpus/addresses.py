@@ -137,3 +137,12 @@ def authorization(address: str) -> dict[str, str]:
     token = os.environ.get("HF_TOKEN", "").strip()
     same_host = urlsplit(address)[:2] == urlsplit(endpoint())[:2]
     return {"Authorization": f"Bearer {token}"} if token and same_host else {}
+
+
+def without_secrets(value: Any) -> Any:
+    """Return `value` with its addresses as they may be shown."""
+    if isinstance(value, Mapping):
+        return {key: without_secrets(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [without_secrets(item) for item in value]
+    return shown(value) if isinstance(value, str) and "://" in value else value

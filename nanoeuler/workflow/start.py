@@ -21,7 +21,7 @@ from nanoeuler.config import RESOLVED, write_resolved
 from nanoeuler.config.paths import Paths
 from nanoeuler.config.stages import BY_NAME
 from nanoeuler.config.validation import show
-from nanoeuler.corpus.addresses import shown
+from nanoeuler.corpus.addresses import without_secrets
 from nanoeuler.corpus.sources.registry import FETCHING
 from nanoeuler.errors import UserError
 from nanoeuler.model.files import keep_model
@@ -193,12 +193,3 @@ def write_pipeline(
             check_seal(Path(path), kept, Origin("the workflow", ""))
             rules = kept["rules"]
     write_json(path, seal({"version": 1, "config": without_secrets(config), "rules": rules}))
-
-
-def without_secrets(value: Any) -> Any:
-    """Return `value` with its addresses as they may be shown."""
-    if isinstance(value, Mapping):
-        return {key: without_secrets(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [without_secrets(item) for item in value]
-    return shown(value) if isinstance(value, str) and "://" in value else value

@@ -6,12 +6,18 @@ import json
 import pytest
 
 from nanoeuler.cli import main
-from nanoeuler.corpus.addresses import authorization, resolve, shown, without_login
+from nanoeuler.corpus.addresses import (
+    authorization,
+    resolve,
+    shown,
+    without_login,
+    without_secrets,
+)
 from nanoeuler.corpus.download import SourceFile, download
 from nanoeuler.corpus.gutenberg_mirror import fetch_book
 from nanoeuler.corpus.remote_file import Patience
 from nanoeuler.errors import UserError
-from nanoeuler.workflow.start import without_secrets, write_pipeline
+from nanoeuler.workflow.start import write_pipeline
 from tests.servers import Fault
 
 QUICK = Patience(attempts=2, first_pause=0.01, silence=5.0)

@@ -229,7 +229,7 @@ def test_a_mistake_on_the_command_line_is_told_from_one_in_the_file(write_config
         load(write_config(), overrides=["seed"])
     with pytest.raises(UserError, match="epochs was given as a value before"):
         load(write_config(), overrides=["sft.epochs=1", "sft.epochs.x=1"])
-    with pytest.raises(UserError, match="is not valid JSON"):
+    with pytest.raises(UserError, match="not valid YAML"):
         load(write_config(), overrides=["corpus.books=[84"])
     with pytest.raises(UserError) as refusal:
         load(write_config(), overrides=["a" * 10_000])

@@ -6,9 +6,11 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from nanoeuler.config import RESOLVED, read_resolved
 from nanoeuler.config.data_settings import Corpus
 from nanoeuler.config.paths import Paths
 from nanoeuler.config.stages import KINDS, PRETRAIN, in_order, is_baseline
+from nanoeuler.corpus.addresses import without_secrets
 from nanoeuler.corpus.sources.registry import NAMED
 from nanoeuler.errors import UserError
 from nanoeuler.evaluation import shapes
@@ -282,9 +284,12 @@ def read_pipeline(folder: Path) -> Json | None:
 
 
 def kept_configuration(folder: Path) -> Json:
-    """The configuration that the workflow of the run in `folder` kept; empty where it kept none,
-    as for stages that were run by hand."""
-    return (read_pipeline(folder) or {}).get("config", {})
+    """The configuration that the workflow of the run in `folder` kept, or that of a trial; empty
+    where there is none, as for stages that were run by hand."""
+    pipeline, resolved = read_pipeline(folder), folder / RESOLVED
+    if pipeline is None and resolved.is_file():
+        pipeline = {"config": without_secrets(read_resolved(resolved) or {})}
+    return (pipeline or {}).get("config", {})
 
 
 def read_stage(folder: Path, name: str) -> Stage:

@@ -1,0 +1,246 @@
+"""Subcommand `experiment`: is the gain of a change real?
+
+    nanoeuler experiment config/base.yaml --change pretrain.learning_rate=2e-3 --minutes 1
+
+It writes what is asked to results/experiments/NAME and has Snakemake train the base and each change
+with the same seeds and budget. The same command resumes an experiment that was stopped.
+"""
+
+import argparse
+import json
+import math
+import shutil
+import sys
+from collections.abc import Container, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from nanoeuler import log
+from nanoeuler.cli.parser import Subparsers
+from nanoeuler.cli.workflow import run_snakemake, split
+from nanoeuler.errors import UserError, brief
+from nanoeuler.shipped import find
+
+if TYPE_CHECKING:
+    from nanoeuler.experiments.changes import Change
+    from nanoeuler.experiments.experiment import Experiment
+    from nanoeuler.experiments.verdicts import Verdict
+
+MOST_TRIALS = 10_000
+
+
+def register(subparsers: Subparsers) -> None:
+    parser = subparsers.add_parser(
+        "experiment",
+        usage="nanoeuler experiment CONFIG --change KEY=VALUE (--minutes M | --tokens N) "
+        "[options] [-- SNAKEMAKE'S OPTIONS]",
+        help="train with and without a change, by seeds, and say whether the gain is real",
+        description="Pretrain a configuration as it is and with each change, with the same seeds "
+        "and budget, and judge the held-out bits per byte by a paired t-test. Ctrl-C saves and "
+        "stops; the same command resumes.",
+    )
+    parser.add_argument("words", nargs="*", metavar="CONFIG", help="the configuration")
+    parser.add_argument(
+        "--change",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a change, such as pretrain.learning_rate=2e-3; several keys with commas between "
+        "them; given again, another change",
+    )
+    parser.add_optional_path(
+        "--sweep", "FILE", "a YAML file of changes: combinations of lists, or random draws"
+    )
+    budget = parser.add_mutually_exclusive_group(required=True)
+    budget.add_argument(
+        "--minutes",
+        type=float,
+        metavar="M",
+        help="training of each trial takes so long, at speeds that are measured once",
+    )
+    budget.add_argument("--tokens", type=int, metavar="N", help="tokens of each trial")
+    parser.add_argument(
+        "--seeds",
+        default="3",
+        metavar="N",
+        help="number of seeds, from the configuration's on, or the seeds: 7,8,9 (default 3)",
+    )
+    parser.add_number(
+        "--level",
+        "chance of a false verdict on a change that does nothing (default 0.01)",
+        0.01,
+        kind=float,
+        metavar="P",
+    )
+    parser.add_argument(
+        "--name",
+        metavar="NAME",
+        help="name of the folder in results/experiments (default: of what is asked)",
+    )
+    parser.add_json()
+    parser.finish(run_experiment)
+
+
+def run_experiment(options: argparse.Namespace) -> int:
+    from nanoeuler.experiments.experiment import BASE, prepare
+    from nanoeuler.storage.names import FORM_OF_NAME, is_name
+
+    ours, theirs = split(options.words)
+    if len(ours) != 1:
+        raise UserError("experiment: give one configuration, such as config/small.yaml")
+    if not 0 < options.level <= 0.5:
+        raise UserError(f"--level {options.level:g}: give a chance above 0, such as 0.01")
+    if options.name is not None and not is_name(options.name):
+        raise UserError(f"--name {brief(options.name)}: give {FORM_OF_NAME}")
+    budget = options.tokens if options.minutes is None else options.minutes
+    if not 0 < budget < math.inf:
+        raise UserError(f"experiment: a trial of {budget:g} has no length; give more")
+    seeds = seeds_of(options.seeds)
+    experiment = prepare(
+        find(ours[0]),
+        changes_of(options, seeds if isinstance(seeds, int) else len(seeds)),
+        seeds,
+        options.level,
+        tokens=options.tokens,
+        minutes=options.minutes,
+        name=options.name,
+    )
+    experiment.write()
+    if experiment.arms[0].tokens is None:
+        for arm in experiment.arms:
+            experiment.write_trial(arm, experiment.seeds[0])
+        if status := run(experiment, [*experiment.timed().values()], theirs):
+            return status
+        experiment = experiment.with_tokens()
+        experiment.write()
+    failed: set[str] = set()  # names of arms
+    for between in experiment.rounds():  # two looks
+        due = experiment.due(between, failed)
+        folders = [experiment.write_trial(arm, seed) for arm, seed in due]
+        status = run(experiment, [folder / "trained" for folder in folders], theirs)
+        failed |= {arm.name for arm, _ in experiment.due(between, failed)} if status else set()
+        if status and (status > 128 or BASE in failed):
+            return status
+    if options.json:
+        print(json.dumps(described(experiment, failed), indent=2, ensure_ascii=False), flush=True)
+    else:
+        print(
+            log.printable(table(experiment, failed, shutil.get_terminal_size((100, 0)).columns)),
+            flush=True,
+        )
+    return 1 if failed else 0
+
+
+def run(experiment: "Experiment", targets: Sequence[Path], words: Sequence[str]) -> int:
+    """Have Snakemake make files of an experiment; a failed job stops those alone that need it."""
+    from nanoeuler.experiments.experiment import OVERLAY
+
+    if not targets:
+        return 0
+    files = [experiment.file, str(experiment.folder / OVERLAY)]
+    arguments = [*map(str, targets), "--quiet", "all", "--keep-going", "--configfile", *files]
+    return run_snakemake([*arguments, *words], output=sys.stderr)
+
+
+def changes_of(options: argparse.Namespace, seeds: int) -> list["Change"]:
+    """The changes that are asked for. Raises `UserError` for none, and for too many."""
+    from nanoeuler.experiments.changes import read_change, read_sweep
+
+    changes = [read_change(text) for text in options.change]
+    number, swept = read_sweep(options.sweep) if options.sweep else (0, iter(()))
+    trials = (1 + len(changes) + number) * seeds
+    if trials > MOST_TRIALS:
+        budget = options.minutes or options.tokens
+        took = f"{budget * trials / 60 / 24:,.0f} days of training"
+        if options.tokens:
+            took = f"{budget * trials:.2g} tokens"
+        raise UserError(
+            f"experiment: {trials:,} trials, {took}, are more than {MOST_TRIALS:,}; "
+            "ask for fewer changes or seeds"
+        )
+    if trials == seeds:
+        raise UserError("experiment: nothing is changed; give a --change, or a --sweep")
+    return [*changes, *swept]
+
+
+def seeds_of(text: str) -> list[int] | int:
+    """The seeds, or their number. Raises `UserError` where no spread can be told from them."""
+    try:
+        numbers = [int(each) for each in text.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or min(numbers) < 0:
+        raise UserError(f"--seeds {brief(text)}: give a number of seeds, or seeds such as 7,8,9")
+    if len(numbers) == 1 and numbers[0] < 2:
+        raise UserError(
+            f"--seeds {text}: the spread between seeds tells what is real; give 2 at least"
+        )
+    if len(set(numbers)) < len(numbers):
+        raise UserError(f"--seeds {text}: a seed is there twice, and trains the same; change one")
+    return numbers if len(numbers) > 1 else numbers[0]
+
+
+def described(experiment: "Experiment", failed: Container[str]) -> dict[str, Any]:
+    """The experiment for programs."""
+    from dataclasses import asdict
+
+    verdicts = {arm.name: asdict(verdict) for arm, verdict in experiment.verdicts()}
+    arms = [
+        {
+            "name": arm.name,
+            "title": arm.title,
+            "change": arm.change,
+            "tokens": arm.tokens,
+            "tokens_per_second": arm.tokens_per_second,
+            "bits_per_byte": experiment.scores(arm),
+            **verdicts.get(arm.name, {}),
+            **({"verdict": "failed"} if arm.name in failed else {}),
+        }
+        for arm in experiment.arms
+    ]
+    asked = {"seeds": experiment.seeds, "level": experiment.level, "minutes": experiment.minutes}
+    return {"version": 1, "folder": str(experiment.folder), **asked, "arms": arms}
+
+
+def table(experiment: "Experiment", failed: Container[str], width: int) -> str:
+    """The verdicts for a terminal `width` columns wide: long changes are cut."""
+    base = experiment.arms[0]
+    scores = experiment.scores(base)
+    first = ("", "bits/byte", "difference", "p", "seeds", "verdict")
+    rows = [first, (base.title, f"{fmean(scores):.4f}", "", "", str(len(scores)), "")]
+    for arm, verdict in experiment.verdicts():
+        scores = experiment.scores(arm)
+        rows.append(
+            (
+                arm.title,
+                f"{fmean(scores):.4f}" if scores else "–",
+                difference(verdict),
+                "–" if verdict.p is None else f"{verdict.p:.2g}",
+                str(verdict.seeds),
+                "failed" if arm.name in failed else worded(verdict),
+            )
+        )
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    widths[0] = max(12, min(widths[0], width - sum(widths[1:]) - 2 * len(widths[1:])))
+    return "\n".join(
+        "  ".join(
+            shortened(cell, size).ljust(size) for cell, size in zip(row, widths, strict=True)
+        ).rstrip()
+        for row in rows
+    )
+
+
+def difference(verdict: "Verdict") -> str:
+    if verdict.standard_error is None:
+        return "–"
+    return f"{verdict.difference:+.4f} ± {verdict.standard_error:.4f}"
+
+
+def worded(verdict: "Verdict") -> str:
+    needed = verdict.seeds_to_decide
+    return verdict.verdict + (f" ({needed} seeds would decide)" if needed else "")
+
+
+def shortened(text: str, size: int) -> str:
+    return text if len(text) <= size else text[: size - 1] + "…"

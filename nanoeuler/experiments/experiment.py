@@ -1,0 +1,279 @@
+"""The folder of an experiment: what was asked, and a trial for each arm and seed.
+
+    results/experiments/NAME/experiment.json     what was asked, and the tokens of each arm
+                             config.yaml         put over the base's configuration: the folders
+                             ARM-seed7/          a trial: a run of the stage pretrain alone
+
+Weights and checkpoints of trials are not kept: their measurements are what is compared.
+"""
+
+import copy
+import itertools
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from nanoeuler.config import RESOLVED, write_resolved
+from nanoeuler.config.loading import Config, load_files, merge
+from nanoeuler.config.rules import rule_identity
+from nanoeuler.config.yaml_file import write_yaml
+from nanoeuler.errors import UserError
+from nanoeuler.evaluation.report.gather import read_metrics
+from nanoeuler.experiments.changes import Change, leaves_of, title
+from nanoeuler.experiments.verdicts import Verdict, judge
+from nanoeuler.storage.files import (
+    atomic_write,
+    canonical_json,
+    read_json,
+    sha256_text,
+    write_json,
+)
+from nanoeuler.storage.integrity import Origin, read_sealed, seal
+from nanoeuler.storage.names import plain_name
+
+QUESTION, OVERLAY, SPEED = "experiment.json", "config.yaml", "speed.json"
+BASE = "base"
+LEAST_STEPS = 10
+"""Steps of a trial at least. Fewer measure the initial weights."""
+DATA_RULES = ("write_sample", "build_corpus", "learn_bpe", "tokenize")
+"""Rules whose keys decide which tokens there are."""
+SAME_SPEED = (
+    *("learning_rate", "minimum_learning_rate_share", "warmup_steps", "schedule", "decay_share"),
+    *("weight_decay", "beta1", "beta2", "epsilon", "clip_norm", "muon_momentum"),
+    *("embedding_rate", "embedding_std", "init_from", "keep", "tokens"),
+)
+"""Keys of `pretrain` that don't change how long a step takes. Arms that differ in these alone share
+one measured speed, whose error would otherwise count as a difference between them."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A way of training."""
+
+    name: str  # in names of folders
+    change: Change  # of the base's configuration; empty for the base itself
+    config: Config  # but for seed, tokens and folders
+    tokens: int | None  # of a trial; None until the speed is measured
+    tokens_per_second: float | None = None  # where the budget is one of time
+
+    @property
+    def title(self) -> str:
+        return title(self.change) or BASE
+
+    @property
+    def identity(self) -> str:
+        """What can change the result of a trial, but for its seed and tokens."""
+        pretrain = self.config["pretrain"] | {"tokens": 0}
+        return rule_identity(self.config | {"pretrain": pretrain, "seed": 0}, "pretrain")
+
+    @property
+    def steps(self) -> str:
+        """What can change how long a step takes."""
+        timed = {k: v for k, v in self.config["pretrain"].items() if k not in SAME_SPEED}
+        return rule_identity(self.config | {"pretrain": timed, "seed": 0}, "pretrain")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What is asked, and where its trials are. The first arm is the base."""
+
+    file: str  # the base's configuration
+    folder: Path
+    arms: tuple[Arm, ...]
+    seeds: tuple[int, ...]
+    level: float
+    minutes: float | None  # of training in a trial; None where tokens are given
+    question: Mapping[str, Any]
+
+    # ---- trials
+
+    def trial(self, arm: Arm, seed: int) -> Path:
+        """The folder of a trial, which is that of a run."""
+        return self.folder / f"{arm.name}-seed{seed}"
+
+    def score(self, arm: Arm, seed: int) -> float | None:
+        """Bits per byte of held-out text, the mean of its sources, of the model that a trial hands
+        on; None where it isn't finished."""
+        lines = list(read_metrics(self.trial(arm, seed) / "pretrain" / "metrics.jsonl"))
+        if not any("finished" in line for line in lines):
+            return None
+        measured = [line["validation"].values() for line in lines if "validation" in line]
+        scores = [sum(values) / len(values) for values in measured]
+        return min(scores) if arm.config["pretrain"]["keep"] == "best" else scores[-1]
+
+    def scores(self, arm: Arm) -> list[float]:
+        """Those of the first seeds, up to the first trial that isn't finished."""
+        found = []
+        for seed in self.seeds:
+            score = self.score(arm, seed)
+            if score is None:
+                break
+            found.append(score)
+        return found
+
+    def verdicts(self) -> list[tuple[Arm, Verdict]]:
+        """The changes, with what the trials say of each."""
+        base, changed = self.scores(self.arms[0]), self.arms[1:]
+        pairs = [list(zip(self.scores(arm), base, strict=False)) for arm in changed]
+        return [
+            (arm, judge([own - other for own, other in each], len(self.seeds), self.level))
+            for arm, each in zip(changed, pairs, strict=True)
+        ]
+
+    def rounds(self) -> list[tuple[int, ...]]:
+        """The seeds that are trained between two looks, of which the first is after two."""
+        return [self.seeds[:2], *((seed,) for seed in self.seeds[2:])]
+
+    def due(self, seeds: Iterable[int], failed: Container[str] = ()) -> list[tuple[Arm, int]]:
+        """The trials with `seeds` that are still to be trained: none of an arm that is decided, or
+        whose name is among the `failed`."""
+        undecided = [
+            arm
+            for arm, verdict in self.verdicts()
+            if verdict.verdict == "undecided" and arm.name not in failed
+        ]
+        arms = [self.arms[0], *undecided] if undecided else []
+        wanted = itertools.product(arms, seeds)
+        return [(arm, seed) for arm, seed in wanted if self.score(arm, seed) is None]
+
+    # ---- the budget
+
+    def timed(self) -> dict[str, Path]:
+        """The files with the speeds of the arms, by what decides how long their steps take."""
+        first = {arm.steps: arm for arm in reversed(self.arms)}
+        return {steps: self.trial(arm, self.seeds[0]) / SPEED for steps, arm in first.items()}
+
+    def with_tokens(self) -> "Experiment":
+        """This experiment with the tokens that its arms read within the minutes, as they were
+        timed."""
+        speeds = {steps: speed_in(file) for steps, file in self.timed().items()}
+        assert self.minutes
+        arms = [
+            replace(arm, tokens=int(60 * self.minutes * speed), tokens_per_second=speed)
+            for arm, speed in ((arm, speeds[arm.steps]) for arm in self.arms)
+        ]
+        return replace(self, arms=tuple(arms)).checked()
+
+    def checked(self) -> "Experiment":
+        """This experiment. Raises `UserError` where the budget is too small for an arm."""
+        for arm in self.arms:
+            least = LEAST_STEPS * arm.config["pretrain"]["batch_tokens"]
+            if arm.tokens is not None and arm.tokens < least:
+                speed = arm.tokens_per_second
+                given = f"--minutes {self.minutes:g}" if speed else f"--tokens {arm.tokens}"
+                enough = f"{least / speed / 60:.2g} minutes" if speed else f"{least} tokens"
+                raise UserError(
+                    f"{given}: {arm.title} would take {arm.tokens:,} tokens, fewer than "
+                    f"{LEAST_STEPS} steps, too few to measure; give {enough} or more"
+                )
+        return self
+
+    # ---- files
+
+    def write(self) -> None:
+        """Write what is asked."""
+        kept = ("name", "change", "tokens", "tokens_per_second")
+        described = {
+            "version": 1,
+            "config": self.file,
+            "arms": [{key: getattr(arm, key) for key in kept} for arm in self.arms],
+            "seeds": self.seeds,
+            "level": self.level,
+            "minutes": self.minutes,
+            "question": self.question,
+        }
+        write_json(self.folder / QUESTION, seal(described))
+        corpus = {"name": self.arms[0].config["corpus"]["name"]}
+        run = {"run": self.folder.name, "results_dir": str(self.folder.parent), "corpus": corpus}
+        with atomic_write(self.folder / OVERLAY) as file:
+            write_yaml(run, file)
+
+    def write_trial(self, arm: Arm, seed: int) -> Path:
+        """Write the configuration of a trial; returns its folder."""
+        folder, config = self.trial(arm, seed), arm.config
+        own = {"run": folder.name, "results_dir": str(self.folder), "seed": seed}
+        pretrain = config["pretrain"] | ({"tokens": arm.tokens} if arm.tokens else {})
+        write_resolved(folder / RESOLVED, config | own | {"pretrain": pretrain})
+        return folder
+
+
+def prepare(
+    file: Path,
+    changes: Iterable[Change],
+    seeds: Sequence[int] | int,
+    level: float,
+    *,
+    tokens: int | None,
+    minutes: float | None,
+    name: str | None,
+) -> Experiment:
+    """The experiment that is asked for, with what an earlier attempt has measured.
+
+    `seeds` may be their number, from that of the configuration on. Raises `UserError` for a change
+    that is none, and where the folder holds another question.
+    """
+    given: Config = {"max_hours": None}
+    if tokens:
+        given["pretrain"] = {"tokens": tokens}
+    arms: dict[str, Arm] = {}  # by what they train
+    for change in ({}, *changes):
+        overrides: Config = {}
+        merge(overrides, copy.deepcopy(dict(change)))
+        merge(overrides, copy.deepcopy(given))
+        config = load_files([file], overrides)
+        taken = [arm.name for arm in arms.values()]
+        arm = Arm(arm_name(change, taken) if change else BASE, change, config, tokens)
+        if same := arms.get(arm.identity):
+            raise UserError(f"{arm.title}: trains as {same.title} does; leave it out")
+        arms[arm.identity] = arm
+    base, *_ = arms.values()
+    if isinstance(seeds, int):
+        seeds = range(base.config["seed"], base.config["seed"] + seeds)
+    question = {
+        "data": [rule_identity(base.config, rule) for rule in DATA_RULES],
+        "arms": list(arms),
+        "budget": {"tokens": tokens, "minutes": minutes},
+        "seeds": [*seeds],
+        "level": level,
+    }
+    run, results = base.config["run"], base.config["results_dir"]
+    short = sha256_text(canonical_json(question))[:8]
+    folder = Path(results, "experiments", name or f"{run}-{short}")
+    asked = Experiment(
+        str(file), folder, tuple(arms.values()), tuple(seeds), level, minutes, question
+    )
+    return resumed(asked.checked()) if folder.exists() else asked.checked()
+
+
+def resumed(asked: Experiment) -> Experiment:
+    """`asked` with the budget that an earlier attempt found. Raises `UserError` where the folder
+    holds something else."""
+    path, other = asked.folder / QUESTION, "give this one another name with --name"
+    if not path.is_file():
+        raise UserError(f"{asked.folder}: is there and holds no experiment; {other}")
+    origin = Origin("`nanoeuler experiment`", f"delete {asked.folder}, or {other}")
+    kept = read_sealed(path, origin, "an experiment", "question", other)
+    if kept["question"] != asked.question:
+        raise UserError(f"{asked.folder}: holds an experiment with another question; {other}")
+    budgets = [(each["tokens"], each["tokens_per_second"]) for each in kept["arms"]]
+    arms = [
+        replace(arm, tokens=tokens, tokens_per_second=speed)
+        for arm, (tokens, speed) in zip(asked.arms, budgets, strict=True)
+    ]
+    return replace(asked, arms=tuple(arms))
+
+
+def arm_name(change: Change, taken: Container[str]) -> str:
+    """A name for folders: the change without its sections, and a number where that is taken."""
+    name = plain_name(",".join(f"{path[-1]}={value}" for path, value in leaves_of(change)))
+    numbered = (f"{name}-{number}" for number in itertools.count(2))
+    return next(each for each in itertools.chain([name], numbered) if each not in taken)
+
+
+def speed_in(file: Path) -> float:
+    """Tokens per second of pretraining in a plan of it, as `nanoeuler plan --json` prints it."""
+    plan = read_json(file)
+    stage = plan["stages"]["pretrain"]
+    of_token = stage["depth"] / plan["tokens_per_second"] + stage["updates"] / stage["tokens"]
+    return float(1 / of_token)
