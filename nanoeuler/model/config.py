@@ -256,7 +256,7 @@ class ModelConfig:
         for key in merged:
             if key not in known:
                 raise UserError(
-                    f"model.{key[:60]} is no field of the model; there are {', '.join(known)}"
+                    f"model.{key[:40]} is no field of the model; there are {', '.join(known)}"
                 )
         required = [name for name, field in known.items() if field.default is dataclasses.MISSING]
         missing = [name for name in required if name not in merged]

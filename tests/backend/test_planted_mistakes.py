@@ -71,8 +71,9 @@ def test_a_mistake_fails_the_check_of_no_other_op():
     first = {mistake.op: mistake for mistake in reversed(SEEN)}
     for op, mistake in first.items():
         blamed = {CHECKED[case] for case in failures(check_ops(planted(mistake)))}
-        # LayerNorm is an RMSNorm of what is left of x without its mean, and GEGLU has a GELU
-        also = {"geglu"} if op == "gelu" else set()
+        # LayerNorm is an RMSNorm of what is left of x without its mean, GEGLU has a GELU, and
+        # attention is checked with a cap, too
+        also = {"gelu": {"geglu"}, "attention": {"attention with a cap"}}.get(op, set())
         assert blamed - {"layer_norm"} == ({op} | also) - {"layer_norm"}
 
 
