@@ -6,7 +6,7 @@ every combination of the lists is a change; with it, so many random ones.
     draws: 20
     seed: 1
     values:
-      pretrain.learning_rate: {from: 5.0e-4, to: 8.0e-3, log: true}
+      pretrain.learning_rate: {low: 5.0e-4, high: 8.0e-3, log: true}
       pretrain.weight_decay: [0.1, 0.3]
 """
 

@@ -1,0 +1,66 @@
+"""`nanoeuler experiment` itself: real trials of a tiny model, and requests that are refused."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from checkouts import ROOT
+
+LESSONS = ROOT / "config" / "lessons.yaml"
+CHANGES = ("--change", "pretrain.learning_rate=2e-3", "--change", "pretrain={weight_decay: 0.2}")
+
+
+def experiment(folder, *arguments):
+    command = [sys.executable, "-m", "nanoeuler", "experiment", LESSONS, *map(str, arguments)]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_arms_are_trained_by_the_same_seeds_and_judged_and_nothing_is_trained_twice(tmp_path):
+    asked = "--tokens", 60_000, "--seeds", "5,6", "--name", "mine", *CHANGES, "--json"
+    done = experiment(tmp_path, *asked)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["folder"] == "results/experiments/mine"
+    assert found["seeds"] == [5, 6]
+    base, faster, decayed = found["arms"]
+    assert base["name"] == "base"
+    assert "verdict" not in base
+    for arm in (faster, decayed):
+        assert arm["tokens"] == base["tokens"] == 60_000
+        pairs = zip(arm["bits_per_byte"], base["bits_per_byte"], strict=True)
+        first, second = (own - other for own, other in pairs)
+        assert arm["difference"] == pytest.approx((first + second) / 2)
+        assert arm["standard_error"] == pytest.approx(abs(first - second) / 2)
+        assert arm["verdict"] in ("better", "worse", "undecided")
+    assert faster["change"]["pretrain"].keys() == {"learning_rate"}
+    trials = sorted((tmp_path / found["folder"]).glob("*-seed*/pretrain/metrics.jsonl"))
+    assert len(trials) == 6
+    before = {path: path.stat().st_mtime_ns for path in trials}
+    again = experiment(tmp_path, *asked)
+    assert json.loads(again.stdout) == found
+    assert {path: path.stat().st_mtime_ns for path in trials} == before
+    other = experiment(tmp_path, "--tokens", 70_000, *asked[2:])
+    assert other.returncode == 1
+    assert "results/experiments/mine: holds an experiment with another question" in other.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--change", "pretrain.lerning_rate=1"), "did you mean pretrain.learning_rate?"),
+        (("--change", "tokenizer.vocab_size=300"), "compares ways of training on the same data"),
+        (("--change", "seed=3"), "--seeds sets seed in an experiment; leave it out"),
+        ((*CHANGES, "--seeds", "1"), "--seeds 1: the spread between seeds tells what is real"),
+        ((*CHANGES, "--seeds", "4,4"), "--seeds 4,4: "),
+        ((*CHANGES, *CHANGES[:2]), "trains as pretrain.learning_rate=2e-3 does; leave it out"),
+        ((*CHANGES, "--tokens", "10"), "fewer than 10 steps, too few to measure"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_in_a_sentence(tmp_path, arguments, words):
+    done = experiment(tmp_path, "--tokens", 60_000, *arguments)
+    assert done.returncode in (1, 2)
+    assert words in done.stderr
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "results").exists()
