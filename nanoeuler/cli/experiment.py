@@ -190,7 +190,7 @@ def described(experiment: "Experiment", failed: Container[str]) -> dict[str, Any
         {
             "name": arm.name,
             "title": arm.title,
-            "change": arm.change,
+            "change": arm.values,
             "tokens": arm.tokens,
             "tokens_per_second": arm.tokens_per_second,
             "bits_per_byte": experiment.scores(arm),

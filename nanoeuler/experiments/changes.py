@@ -121,6 +121,8 @@ def checked(change: Change, where: str) -> Change:
                 f"{where}: an experiment compares ways of training on the same data; "
                 f"change keys of {' and '.join(CHANGED)}"
             )
+        if len(path) == 1 and not isinstance(change[name], Mapping):
+            raise UserError(f"{where}: {name} is a section; name a key in it, such as {name}.…=…")
     return change
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from nanoeuler.config import RESOLVED, write_resolved
 from nanoeuler.config.loading import Config, load_files, merge
 from nanoeuler.config.rules import rule_identity
+from nanoeuler.config.validation import dotted
 from nanoeuler.config.yaml_file import write_yaml
 from nanoeuler.errors import UserError
 from nanoeuler.evaluation.report.gather import read_metrics
@@ -60,6 +61,12 @@ class Arm:
     @property
     def title(self) -> str:
         return title(self.change) or BASE
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The changed keys by their dotted names, with the values that the configuration has."""
+        now = dict(leaves_of(self.config))
+        return {dotted(path): now.get(path) for path, _ in leaves_of(self.change)}
 
     @property
     def identity(self) -> str:

@@ -1,0 +1,100 @@
+"""`nanoeuler experiment`: real trials of a tiny model, a stop, a failure, and verdicts."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.waiting import CEILING
+
+CONFIG = """
+run: tiny
+corpus: {sources: [text.txt], validation_share: 0.1}
+tokenizer: {vocab_size: 300}
+model: {dim: 32, heads: 2, kv_heads: 1, layers: 2, ffn: 64, context: 32, mtp_heads: 1}
+pretrain:
+  {tokens: 9999999, batch_tokens: 256, learning_rate: 1.0e-2, warmup_steps: 2, validate_every: 50}
+device: cpu
+"""
+NAMES = ("Bea", "Bram", "Hild", "Amos", "Wren")
+PLACES = ("quay", "inn", "mill", "harbour", "lighthouse", "market", "school")
+CHANGES = ["--change", "pretrain.learning_rate=1e-5", "--change", "pretrain.init_from=nowhere"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    days = (
+        f"On day {day} of that winter {NAMES[day % 5]} walked from the {PLACES[day % 7]} "
+        f"to the {PLACES[day % 4]} and met {NAMES[day % 3]}."
+        for day in range(300)
+    )
+    (tmp_path / "text.txt").write_text("\n\n".join(days), encoding="utf-8")
+    (tmp_path / "tiny.yaml").write_text(CONFIG)
+    return tmp_path
+
+
+def start(folder, *words: str) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", "nanoeuler", *words],
+        cwd=folder,
+        env=os.environ | {"XDG_CACHE_HOME": str(folder / "cache")},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_an_experiment_that_was_stopped_goes_on_and_tells_gains_from_failures(folder):
+    words = ["experiment", "tiny.yaml", *CHANGES, "--tokens", "8000", "--level", "0.2"]
+    first = start(folder, *words, "--json", "--name", "trial")
+    assert first.stderr is not None
+    for line in first.stderr:
+        if line.startswith("training "):
+            first.send_signal(signal.SIGINT)
+            break
+    said = first.communicate(timeout=CEILING)
+    assert first.returncode == 130, said
+
+    again = start(folder, *words, "--json", "--name", "trial")
+    out, err = again.communicate(timeout=CEILING)
+    assert again.returncode == 1, err  # a trial has failed
+    found = json.loads(out)
+    base, slow, failed = found["arms"]
+    assert len(base["bits_per_byte"]) >= 2
+    assert slow["verdict"] == "worse"
+    assert slow["difference"] > 0.2
+    assert slow["change"] == {"pretrain.learning_rate": 1e-5}
+    assert failed["verdict"] == "failed"
+    trials = folder / found["folder"]
+    assert "nowhere" in (trials / "init-from-nowhere-seed1/pretrain/train.log").read_text()
+    assert not list(trials.glob("*/pretrain/model"))  # measurements are kept, weights not
+    assert not list(trials.glob("base-*/pretrain/checkpoints"))
+
+    listed, _ = start(folder, "runs", str(trials), "--json").communicate(timeout=CEILING)
+    rates = {run["run"]: run["pretrain.learning_rate"] for run in json.loads(listed)}
+    assert rates["base-seed1"] == 1e-2
+    assert rates["learning-rate-1e-5-seed1"] == 1e-5
+
+    other = start(folder, *words, "--name", "trial", "--seeds", "2")
+    _, err = other.communicate(timeout=CEILING)
+    assert other.returncode == 1
+    assert "holds an experiment with another question" in err
+
+
+def test_minutes_become_tokens_by_speeds_that_alike_arms_share(folder):
+    words = ["--change", "pretrain.weight_decay=0.3", "--change", "model.dim=64"]
+    command = ["experiment", "tiny.yaml", *words, "--minutes", "0.02", "--seeds", "2", "--json"]
+    process = start(folder, *command)
+    out, err = process.communicate(timeout=CEILING)
+    assert process.returncode == 0, err
+    base, decay, wide = json.loads(out)["arms"]
+    assert base["tokens"] == int(1.2 * base["tokens_per_second"])
+    assert decay["tokens"] == base["tokens"]
+    assert wide["tokens_per_second"] != base["tokens_per_second"]
+    assert all(len(arm["bits_per_byte"]) == 2 for arm in (base, decay, wide))
+    again = start(folder, *command)
+    assert again.communicate(timeout=CEILING)[0] == out  # nothing is measured or trained again
