@@ -204,7 +204,8 @@ def described(experiment: "Experiment", failed: Container[str]) -> dict[str, Any
 
 
 def table(experiment: "Experiment", failed: Container[str], width: int) -> str:
-    """The verdicts for a terminal `width` columns wide: long changes are cut."""
+    """The verdicts for a terminal `width` columns wide: keys of `pretrain` go without its name, and
+    long changes are cut."""
     base = experiment.arms[0]
     scores = experiment.scores(base)
     first = ("", "bits/byte", "difference", "p", "seeds", "verdict")
@@ -213,7 +214,7 @@ def table(experiment: "Experiment", failed: Container[str], width: int) -> str:
         scores = experiment.scores(arm)
         rows.append(
             (
-                arm.title,
+                arm.title.replace("pretrain.", ""),
                 f"{fmean(scores):.4f}" if scores else "–",
                 difference(verdict),
                 "–" if verdict.p is None else f"{verdict.p:.2g}",

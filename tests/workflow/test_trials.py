@@ -1,4 +1,4 @@
-"""`nanoeuler experiment`: real trials of a tiny model, a stop, a failure, and verdicts."""
+"""Trials of an experiment in Snakemake: a stop, a failure, and budgets of minutes."""
 
 import json
 import os
@@ -78,11 +78,6 @@ def test_an_experiment_that_was_stopped_goes_on_and_tells_gains_from_failures(fo
     rates = {run["run"]: run["pretrain.learning_rate"] for run in json.loads(listed)}
     assert rates["base-seed1"] == 1e-2
     assert rates["learning-rate-1e-5-seed1"] == 1e-5
-
-    other = start(folder, *words, "--name", "trial", "--seeds", "2")
-    _, err = other.communicate(timeout=CEILING)
-    assert other.returncode == 1
-    assert "holds an experiment with another question" in err
 
 
 def test_minutes_become_tokens_by_speeds_that_alike_arms_share(folder):
