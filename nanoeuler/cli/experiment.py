@@ -83,7 +83,7 @@ def register(subparsers: Subparsers) -> None:
 
 
 def run_experiment(options: argparse.Namespace) -> int:
-    from nanoeuler.experiments.experiment import BASE, prepare
+    from nanoeuler.experiments.experiment import BASE, TOKENS, prepare
     from nanoeuler.storage.names import FORM_OF_NAME, is_name
 
     ours, theirs = split(options.words)
@@ -118,10 +118,11 @@ def run_experiment(options: argparse.Namespace) -> int:
     for between in experiment.rounds():  # two looks
         due = experiment.due(between, failed)
         folders = [experiment.write_trial(arm, seed) for arm, seed in due]
-        status = run(experiment, [folder / "trained" for folder in folders], theirs)
+        status = run(experiment, [folder / TOKENS for folder in folders], theirs)
         failed |= {arm.name for arm, _ in experiment.due(between, failed)} if status else set()
         if status and (status > 128 or BASE in failed):
             return status
+        experiment.require_same_tokens()
     if options.json:
         print(json.dumps(described(experiment, failed), indent=2, ensure_ascii=False), flush=True)
     else:

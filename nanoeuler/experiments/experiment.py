@@ -2,7 +2,8 @@
 
     results/experiments/NAME/experiment.json     what was asked, and the tokens of each arm
                              config.yaml         put over the base's configuration: the folders
-                             ARM-seed7/          a trial: a run of the stage pretrain alone
+                             ARM-seed7/          a trial: a run of the stage pretrain alone, and
+                                                 tokens.json, what it was trained on
 
 Weights and checkpoints of trials are not kept: their measurements are what is compared.
 """
@@ -33,7 +34,8 @@ from nanoeuler.storage.files import (
 from nanoeuler.storage.integrity import Origin, read_sealed, seal
 from nanoeuler.storage.names import plain_name
 
-QUESTION, OVERLAY, SPEED = "experiment.json", "config.yaml", "speed.json"
+QUESTION, OVERLAY = "experiment.json", "config.yaml"
+SPEED, TOKENS = "speed.json", "tokens.json"
 BASE = "base"
 LEAST_STEPS = 10
 """Steps of a trial at least. Fewer measure the initial weights."""
@@ -127,6 +129,14 @@ class Experiment:
             (arm, judge([own - other for own, other in each], len(self.seeds), self.level))
             for arm, each in zip(changed, pairs, strict=True)
         ]
+
+    def require_same_tokens(self) -> None:
+        """Raise `UserError` where trials were trained on different tokens."""
+        if len({file.read_bytes() for file in self.folder.glob(f"*/{TOKENS}")}) > 1:
+            raise UserError(
+                f"{self.folder}: the text was changed between its trials, which cannot be compared;"
+                " delete the folder, or give this experiment another name with --name"
+            )
 
     def rounds(self) -> list[tuple[int, ...]]:
         """The seeds that are trained between two looks, of which the first is after two."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -93,3 +94,19 @@ def test_minutes_become_tokens_by_speeds_that_alike_arms_share(folder):
     assert all(len(arm["bits_per_byte"]) == 2 for arm in (base, decay, wide))
     again = start(folder, *command)
     assert again.communicate(timeout=CEILING)[0] == out  # nothing is measured or trained again
+
+
+def test_trials_of_a_text_that_was_changed_in_between_are_not_compared(folder):
+    change = ["--change", "pretrain.weight_decay=0.3"]
+    command = ["experiment", "tiny.yaml", *change, "--tokens", "4000", "--seeds", "2"]
+    process = start(folder, *command, "--name", "mine")
+    assert "weight_decay=0.3" in process.communicate(timeout=CEILING)[0]
+    shutil.rmtree(folder / "results/experiments/mine/base-seed2")  # as if it had been stopped there
+    with open(folder / "text.txt", "a", encoding="utf-8") as file:
+        file.write("\n\nBea has left the harbour.")
+    for _ in range(2):
+        process = start(folder, *command, "--name", "mine")
+        out, err = process.communicate(timeout=CEILING)
+        assert process.returncode == 1
+        assert "mine: the text was changed between its trials" in err
+        assert out == ""

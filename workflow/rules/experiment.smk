@@ -4,7 +4,7 @@
 # disk, are deleted at its end.
 #
 # REQUIRED INPUTS   the token manifest, the tokenizer; results/<run>/<trial>/configuration.json
-# OUTPUTS           results/<run>/<trial>/pretrain/metrics.jsonl, and last of all <trial>/trained
+# OUTPUTS           results/<run>/<trial>/pretrain/metrics.jsonl, and last of all <trial>/tokens.json
 #                   results/<run>/<trial>/speed.json
 
 
@@ -17,7 +17,7 @@ rule trial:
         tokens=paths.tokens,
         tokenizer=paths.tokenizer,
     output:
-        touch(f"{paths.results}/{{trial}}/trained"),
+        f"{paths.results}/{{trial}}/tokens.json",
     log:
         f"{paths.results}/{{trial}}/pretrain/train.log",
     threads: TRAINING_THREADS
@@ -37,6 +37,7 @@ rule trial:
         " --tokens {input.tokens:q} --tokenizer {input.tokenizer:q}"
         " --output {params.folder:q}/pretrain {params.device} --log {log:q} 2> /dev/null"
         " && rm -r {params.folder:q}/pretrain/checkpoints {params.folder:q}/pretrain/model"
+        " && cp {input.tokens:q} {output:q}"
 
 
 rule measure_speed:
