@@ -9,7 +9,8 @@ import pytest
 
 from nanoeuler.config import load
 from nanoeuler.config.data_settings import Sample, Sources, Task
-from nanoeuler.config.settings import Configuration, Model
+from nanoeuler.config.model_settings import Model
+from nanoeuler.config.settings import Configuration
 from nanoeuler.corpus.sample.world import Settings
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.rope_scaling import TYPES
