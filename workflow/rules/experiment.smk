@@ -4,7 +4,7 @@
 # disk, are deleted at its end.
 #
 # REQUIRED INPUTS   the token manifest, the tokenizer; results/<run>/<trial>/configuration.json
-# OUTPUTS           results/<run>/<trial>/pretrain/metrics.jsonl, and last of all <trial>/tokens.json
+# OUTPUTS           results/<run>/<trial>/pretrain/metrics.jsonl, and last <trial>/tokens.json
 #                   results/<run>/<trial>/speed.json
 
 

@@ -20,6 +20,12 @@ __device__ __forceinline__ Eight load(const float* from) {
     return {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 }
 
+// Weights of a norm, which may have none.
+__device__ __forceinline__ Eight load_or_ones(const float* weight, int column) {
+    if (weight) return load(weight + column);
+    return {1, 1, 1, 1, 1, 1, 1, 1};
+}
+
 __device__ __forceinline__ Eight load(const bfloat16* from) {
     const uint4 bits = *reinterpret_cast<const uint4*>(from);
     const bfloat16* values = reinterpret_cast<const bfloat16*>(&bits);

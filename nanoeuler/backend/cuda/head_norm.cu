@@ -36,11 +36,6 @@ __device__ __forceinline__ T head_sum(T value) {
     return value;
 }
 
-__device__ __forceinline__ Eight weights(const float* weight, int column) {
-    if (weight) return load(weight + column);
-    return {1, 1, 1, 1, 1, 1, 1, 1};
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS)
     head_norm(ACTIVATION* x, long long stride, const float* weight, float epsilon, RESIDUAL* raw,
         float* inverse_rms, int rows, int heads) {
@@ -56,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const float inverse = exact, rest = exact - inverse;
     if (column == 0) inverse_rms[head] = inverse;
     store(raw + size_t(head) * HEAD_SIZE + column, value);
-    const Eight scale = weights(weight, column);
+    const Eight scale = load_or_ones(weight, column);
 #pragma unroll
     for (int i = 0; i < WIDTH; ++i)
         value.at[i] *=
@@ -69,7 +64,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const float* inverse_rms, float* partial, int rows, int heads) {
     const int group = threadIdx.x / LANES, column = threadIdx.x % LANES * WIDTH;
     const int last = rows * heads - 1;
-    const Eight scale = weights(weight, column);
+    const Eight scale = load_or_ones(weight, column);
     Eight dweight = {};
     for (int first = blockIdx.x * GROUPS; first <= last; first += gridDim.x * GROUPS) {
         const int head = min(first + group, last);

@@ -22,11 +22,6 @@
 constexpr int WARPS = THREADS / 32, STRIDE = THREADS * WIDTH;
 constexpr int STEPS = (HEAD_SIZE + STRIDE - 1) / STRIDE;
 
-__device__ __forceinline__ Eight weights(const float* weight, int column) {
-    if (weight) return load(weight + column);
-    return {1, 1, 1, 1, 1, 1, 1, 1};
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS)
     head_norm(ACTIVATION* x, long long stride, const float* weight, float epsilon, RESIDUAL* raw,
         float* inverse_rms, int rows, int heads) {
@@ -44,7 +39,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     if (threadIdx.x == 0) inverse_rms[row] = inverse;
     for (int column = threadIdx.x * WIDTH; column < HEAD_SIZE; column += STRIDE) {
         Eight value = load(x + column);
-        const Eight scale = weights(weight, column);
+        const Eight scale = load_or_ones(weight, column);
         store(raw + column, value);
 #pragma unroll
         for (int i = 0; i < WIDTH; ++i)
@@ -68,7 +63,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             const int column = threadIdx.x * WIDTH + step * STRIDE;
             if (column >= HEAD_SIZE) break;
             const Eight gradient = load(dx_row + column), value = load(raw_row + column),
-                        scale = weights(weight, column);
+                        scale = load_or_ones(weight, column);
 #pragma unroll
             for (int i = 0; i < WIDTH; ++i) {
                 const float product = gradient.at[i] * (value.at[i] * inverse);
@@ -79,7 +74,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const float mean = block_sum<WARPS>(dot) / HEAD_SIZE;
         for (int column = threadIdx.x * WIDTH; column < HEAD_SIZE; column += STRIDE) {
             const Eight gradient = load(dx_row + column), value = load(raw_row + column),
-                        scale = weights(weight, column);
+                        scale = load_or_ones(weight, column);
             Eight out;
 #pragma unroll
             for (int i = 0; i < WIDTH; ++i)
