@@ -46,7 +46,8 @@ def register(subparsers: Subparsers) -> None:
 
 def run_info(options: argparse.Namespace) -> None:
     from nanoeuler.backend import make_backend, reason
-    from nanoeuler.model.files import previous
+    from nanoeuler.inference.finding import find_model
+    from nanoeuler.model.files import previous, scheme_in
 
     if options.rows < 1 or (options.length is not None and options.length < 1):
         raise UserError("--rows and --length must be at least 1")
@@ -65,6 +66,8 @@ def run_info(options: argparse.Namespace) -> None:
         config, tuned = model_config(options)
         length = options.length or config.context
         model = describe_model(config, options.rows, length, backend)
+        folder = find_model(Path(options.model)) if options.model else None
+        model["quantized"] = scheme_in(folder)
         for section, (form, scheme) in tuned.items():
             memory = describe_memory(form, options.rows, length, backend, scheme)
             model[f"memory_of_{section}"] = memory
@@ -133,8 +136,9 @@ def print_model(config: "ModelConfig", described: dict[str, Any]) -> None:
     """`describe_model` as text for people."""
     print_section("model", shape_lines(config))
     counts = described["parameters"]
+    weights = f"in {described['quantized']}" if described["quantized"] else ""
     lines = [
-        (kind, f"{count:,}", "" if kind == "total" else f"{count / counts['total']:.1%}")
+        (kind, f"{count:,}", weights if kind == "total" else f"{count / counts['total']:.1%}")
         for kind, count in counts.items()
     ]
     print_section("parameters", lines)

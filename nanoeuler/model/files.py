@@ -222,7 +222,7 @@ def load_config(folder: str | Path) -> ModelConfig:
     return read_description(usable(Path(folder)))[0]
 
 
-def scheme_in(folder: str | None) -> str | None:
+def scheme_in(folder: str | Path | None) -> str | None:
     """The scheme of the model in a folder, if it is quantized; None where there is none yet."""
     if folder is not None:
         with contextlib.suppress(UserError):

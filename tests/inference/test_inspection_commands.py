@@ -1,6 +1,7 @@
 """`nanoeuler check` and `info` as they are typed."""
 
 import json
+import re
 
 import pytest
 
@@ -219,6 +220,9 @@ def test_info_counts_codes_beneath_adapters(command, tmp_path):
         _, out, _ = command("info", "--config", json.dumps(given), "--device", "cpu", "--json")
         found[scheme] = json.loads(out)["memory_of_sft"]["frozen"]
     assert found["int4"] < found["int8"] < 0.3 * found[None]
+    for scheme in ("int8", "int4"):
+        _, out, _ = command("info", "--model", str(tmp_path / scheme), "--device", "cpu")
+        assert re.search(rf"total +[\d,]+ +in {scheme}\n", out)
 
 
 def test_info_alone_lists_the_presets_and_the_machine(command):
