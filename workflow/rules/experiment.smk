@@ -8,10 +8,6 @@
 #                   results/<run>/<trial>/speed.json
 
 
-def trial_config(wildcards):
-    return load(f"{paths.results}/{wildcards.trial}/configuration.json")
-
-
 rule trial:
     input:
         tokens=paths.tokens,
@@ -24,7 +20,9 @@ rule trial:
     resources:
         **cluster_resources(config, cluster, TRAINING_GPUS, TRAINING_NODES),
         gpu=TRAINING_NODES * TRAINING_GPUS,
-        mem_mb=lambda wildcards: training_megabytes(trial_config(wildcards), TRAINING_GPUS),
+        mem_mb=lambda wildcards: training_megabytes(
+            load(f"{paths.results}/{wildcards.trial}/configuration.json"), TRAINING_GPUS
+        ),
     params:
         folder=not_compared(lambda wildcards: f"{paths.results}/{wildcards.trial}"),
         srun=lambda wildcards, resources: srun(resources, running.on_cluster),
@@ -51,7 +49,9 @@ rule measure_speed:
     resources:
         **cluster_resources(config, cluster, TRAINING_GPUS),
         gpu=TRAINING_GPUS,
-        mem_mb=lambda wildcards: training_megabytes(trial_config(wildcards), TRAINING_GPUS),
+        mem_mb=lambda wildcards: training_megabytes(
+            load(f"{paths.results}/{wildcards.trial}/configuration.json"), TRAINING_GPUS
+        ),
     params:
         folder=not_compared(lambda wildcards: f"{paths.results}/{wildcards.trial}"),
         device=lambda wildcards, resources: f"--device {config['device']} --gpus {resources.gpu}",
