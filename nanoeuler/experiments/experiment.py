@@ -28,6 +28,7 @@ from nanoeuler.storage.files import (
     atomic_write,
     canonical_json,
     read_json,
+    read_text,
     sha256_text,
     write_json,
 )
@@ -132,7 +133,7 @@ class Experiment:
 
     def require_same_tokens(self) -> None:
         """Raise `UserError` where trials were trained on different tokens."""
-        if len({file.read_bytes() for file in self.folder.glob(f"*/{TOKENS}")}) > 1:
+        if len({read_text(file) for file in self.folder.glob(f"*/{TOKENS}")}) > 1:
             raise UserError(
                 f"{self.folder}: the text was changed between its trials, which cannot be compared;"
                 " delete the folder, or give this experiment another name with --name"
