@@ -24,6 +24,7 @@ from nanoeuler.cli import (
     interchange,
     own_text,
     planning,
+    tracing,
     training,
     workflow,
 )
@@ -43,9 +44,18 @@ GROUPS = {
     "your own text": (own_text.register,),
     "use a model": (inference.register, interchange.register),
     "a run": (workflow.register, planning.register, checking.register, information.register),
-    "after a run": (evaluation.register, experiment.register, interchange.register_changes),
+    "after a run": (
+        evaluation.register,
+        tracing.register,
+        experiment.register,
+        interchange.register_changes,
+    ),
     "your shell": (completion.register,),
-    "the stages of a run, which Snakemake calls for you": (corpus.register, training.register),
+    "the stages of a run, which Snakemake calls for you": (
+        corpus.register,
+        tracing.register_index,
+        training.register,
+    ),
 }
 """What adds the subcommands under the headings of `nanoeuler --help`."""
 

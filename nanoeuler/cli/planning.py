@@ -152,6 +152,8 @@ def describe(config: "Config", plan: "Plan") -> str:
             rate = stage.tokens / (stage.tokens / rate + stage.updates)
         speed = f", about {rate:,.0f} tokens/s"
     data = f"{size(plan.data_disk)} in {config['data_dir']}"
+    if plan.index_disk:
+        data += f" ({size(plan.index_disk)} of it the index)"
     results = f"{size(plan.results_disk)} in {config['results_dir']}"
     if plan.results_peak > 1.01 * plan.results_disk:
         results += f" ({size(plan.results_peak)} while it trains)"

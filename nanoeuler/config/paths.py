@@ -47,6 +47,7 @@ class Paths:
         vocab_size = config["tokenizer"]["vocab_size"]
         self.tokenizer = f"{self.corpus}/tokenizer-{vocab_size}/tokenizer.json"
         self.tokens = f"{self.corpus}/tokens-{vocab_size}/manifest.json"
+        self.index = f"{self.corpus}/index-{vocab_size}/manifest.json"
         self.sample = f"{self.data}/sample"
         self.gradients = f"{self.results}/gradients.json"
         self.fit = f"{self.results}/fit.json"
@@ -76,6 +77,11 @@ class Paths:
     def records_manifest(self, kind: str) -> str:
         """The manifest of the records of a kind, such as "instructions"."""
         return RECORDS[kind].fetched(self.config, RECORDS[kind].item(self.config))
+
+    @property
+    def wanted_index(self) -> list[str]:
+        """The index of the tokens, if the run is to have one."""
+        return [self.index] if self.config.get("index") else []
 
     @property
     def learned_records(self) -> dict[str, str]:

@@ -56,6 +56,7 @@ RULES = {
     ),
     "learn_bpe": Rule(("tokenizer",)),
     "tokenize": Rule(("tokenizer.vocab_size",)),
+    "index": Rule(()),
     "check_fit": Rule(
         (
             "model.context",

@@ -532,6 +532,12 @@ class Configuration(Section):
     sft: Sft = subsection(Sft, "fine-tuning on instructions", enabled=False)
     dpo: Dpo = subsection(Dpo, "aligning the tuned model with preferences", enabled=False)
     rl: Rl = subsection(Rl, "learning from the rewards of the model's own replies", enabled=False)
+    index: bool = key(
+        "index the tokens, 4 bytes for each, so that `nanoeuler trace` says where a text comes "
+        "from",
+        default=False,
+        reruns=Reruns.NEVER,
+    )
     evaluate: Evaluate = subsection(Evaluate, "what is measured of every stage's model")
     slurm: Slurm = subsection(
         Slurm,

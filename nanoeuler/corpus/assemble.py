@@ -5,6 +5,9 @@
         {train,validation}/<source>.txt       the UTF-8 bytes of the documents, nothing between them
         {train,validation}/<source>.offsets   little-endian uint64, one more than documents:
                                               number i is bytes offsets[i]:offsets[i+1]
+        {train,validation}/<source>.numbers   little-endian uint32: which of the source's documents
+                                              each is, or is a part of
+        train/<source>.origins.json           where those are from, file by file (origins.py)
 
 Documents are read and written in batches, so that a corpus may be larger than the memory. Hashes
 decide first which documents are held out and which are copies (survey.py). Then all texts are read
@@ -35,6 +38,7 @@ from nanoeuler.storage.temporary import sweep
 
 SPLITS = ("train", "validation")
 NOTHING = Cleaning()
+ORIGINS = ".origins.json"
 
 
 def assemble(
@@ -190,13 +194,13 @@ def write(
     Returns their entries in the manifest.
     """
 
-    def work(part: Part) -> tuple[Batch, Batch]:
+    def work(part: Part) -> list[tuple[Batch, np.ndarray]]:
         batch = part.read()
-        trained, _ = part.trained(batch)
-        if not found.parted:
-            return trained, batch.take(part.fates == HELD_OUT)
-        held_out, _ = part.held_out(batch, (TRAIN, QUOTING))
-        return trained, held_out
+        held_out = np.flatnonzero(part.fates == HELD_OUT)
+        pieces = [part.trained(batch), (batch.take(held_out), held_out)]
+        if found.parted:
+            pieces[1] = part.held_out(batch, (TRAIN, QUOTING))
+        return [(texts, part.rows.start + numbers) for texts, numbers in pieces]
 
     with (
         PartWriter(train, stem) as trained,
@@ -206,9 +210,10 @@ def write(
         for size, (training, rest) in ordered_map(
             lambda part: (int(part.sizes.sum()), work(part)), found.parts(), threads
         ):
-            trained.add(training)
-            held_out.add(rest)
+            trained.add(*training)
+            held_out.add(*rest)
             progress.update(size)
+    write_json(train / f"{stem}{ORIGINS}", found.source.origins())
     return {"train": trained.entry(SPLITS[0]), "validation": held_out.entry(SPLITS[1])}
 
 
@@ -253,18 +258,24 @@ class PartWriter(contextlib.AbstractContextManager):
         self.source = source
         self.documents = self.bytes = 0
         self.text_hash, self.offsets_hash = hashlib.sha256(), hashlib.sha256()
+        self.numbers_hash = hashlib.sha256()
         self.text_file = open(folder / f"{source}.txt", "wb")  # noqa: SIM115 - closed by __exit__
         self.offsets_file = open(folder / f"{source}.offsets", "wb")  # noqa: SIM115
+        self.numbers_file = open(folder / f"{source}.numbers", "wb")  # noqa: SIM115
         self.writer = ThreadPoolExecutor(1)  # writes what is being hashed
         self.write_offsets(np.zeros(1, np.int64))
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: Batch, numbers: np.ndarray) -> None:
+        """Append documents, whose numbers among those of the source are `numbers`."""
         writing = self.writer.submit(self.text_file.writelines, batch.runs())
         for run in batch.runs():
             self.text_hash.update(run)
         writing.result()
         offsets = self.bytes + np.cumsum(batch.sizes)
         self.write_offsets(offsets)
+        raw = numbers.astype("<u4").tobytes()
+        self.numbers_file.write(raw)
+        self.numbers_hash.update(raw)
         self.documents += len(batch)
         self.bytes = int(offsets[-1]) if len(batch) else self.bytes
 
@@ -277,6 +288,7 @@ class PartWriter(contextlib.AbstractContextManager):
         self.writer.shutdown()
         self.text_file.close()
         self.offsets_file.close()
+        self.numbers_file.close()
 
     def entry(self, split: str) -> dict[str, Any]:
         return {
@@ -286,4 +298,7 @@ class PartWriter(contextlib.AbstractContextManager):
             "offsets_sha256": self.offsets_hash.hexdigest(),
             "text": f"{split}/{self.source}.txt",
             "offsets": f"{split}/{self.source}.offsets",
+            "numbers": f"{split}/{self.source}.numbers",
+            "numbers_sha256": self.numbers_hash.hexdigest(),
+            "origins": f"{SPLITS[0]}/{self.source}{ORIGINS}",
         }

@@ -95,6 +95,10 @@ class Reader(ABC):
     def outlines(self) -> Iterator[Callable[[], Outline]]:
         return (partial(outline_of, read) for read in self.batches())
 
+    @abstractmethod
+    def origins(self) -> list[dict[str, Any]]:
+        """Where the documents are from, in their order, once they were read: see origins.py."""
+
     def groups(self) -> Sequence[tuple["Reader", int]]:
         """Return the groups of files that are written apart, and their numbers of documents.
 
@@ -120,6 +124,7 @@ class Books(Reader):
     left_out: dict[str, str] = field(default_factory=dict)
     keys: dict[Path, str] = field(default_factory=dict)
     sizes: dict[Path, int] = field(default_factory=dict)
+    records: dict[Path, dict[str, Any]] = field(default_factory=dict)
     seen: np.ndarray | None = None
 
     def __post_init__(self) -> None:
@@ -139,9 +144,17 @@ class Books(Reader):
             else:
                 self.sizes[path] = path.stat().st_size
                 self.keys[path] = title_key(record.get("title", "")) or path.stem
+                self.records[path] = record
 
     def size(self) -> int:
         return sum(self.sizes.values())
+
+    def origins(self) -> list[dict[str, Any]]:
+        return [
+            {"file": str(path), "documents": 1}
+            | {key: record[key] for key in ("id", "title", "author") if record.get(key)}
+            for path, record in self.records.items()
+        ]
 
     def batches(self) -> Iterator[Callable[[], Batch]]:
         paths: list[Path] = []
@@ -187,6 +200,12 @@ class WebPages(Reader):
 
     def size(self) -> int:
         return sum(path.stat().st_size for path in self.paths if path.is_file())
+
+    def origins(self) -> list[dict[str, Any]]:
+        return [
+            {"file": str(path), "documents": count_pages(path), "pages": True}
+            for path in self.paths
+        ]
 
     def groups(self) -> Sequence[tuple[Reader, int]]:
         if self.group is None or self.group >= len(self.paths):
@@ -262,6 +281,14 @@ class OwnText(Reader):
 
     def size(self) -> int:
         return sum(file.stat().st_size for file in self.files if file.exists())
+
+    def origins(self) -> list[dict[str, Any]]:
+        ends = [0, *(self.ends[file] for file in self.files if file in self.ends)]
+        read = [file for file in self.files if file in self.ends]
+        return [
+            {"file": str(file), "documents": last - first}
+            for file, first, last in zip(read, ends, ends[1:], strict=False)
+        ]
 
     def batches(self) -> Iterator[Callable[[], Batch]]:
         documents: list[bytes] = []

@@ -29,6 +29,8 @@ SAMPLE_BYTES_PER_TOKEN = 1.17
 SAMPLE_RECORDS, SAMPLE_RECORD = 10, 250
 """Invented records about a person, and bytes of each: the template counts for 200."""
 TOKENIZER_ENTRY_BYTES = 37
+INDEX_BYTES = 4
+"""Bytes of the index for each token."""
 RECORD_OVERHEAD = 1.2
 """Tokens of the rows of a file of records per token of it, with templates and padding. Measured
 with Alpaca: 1.21 with 4,096 entries."""
@@ -43,6 +45,7 @@ class TextEstimate:
     text_tokens: float  # for training
     sources: dict[str, float]  # bytes for training, by source
     data_disk: float  # what its preparation takes
+    index_disk: float  # the index of its tokens, which is a part of that
 
 
 def downloads(config: Config) -> dict[str, float | None]:
@@ -67,7 +70,10 @@ def estimate_text(config: Config, paths: Paths, *, reads: bool = True) -> TextEs
         sources = {name: source["bytes"] for name, source in splits["train"].items()}
         held_out_bytes = sum(source["bytes"] for source in splits["validation"].values())
         tokens = sum(source["tokens"] for source in splits["train"].values())
-        return TextEstimate(sum(sources.values()), held_out_bytes, tokens, sources, 0.0)
+        held_out_tokens = sum(source["tokens"] for source in splits["validation"].values())
+        index = index_bytes(config, paths, tokens + held_out_tokens)
+        text_bytes = sum(sources.values())
+        return TextEstimate(text_bytes, held_out_bytes, tokens, sources, index, index)
     vocab_size, share = config["tokenizer"]["vocab_size"], config["corpus"]["validation_share"]
     of_a_token = own_of_a_token = bytes_per_token(vocab_size)
     if "sample" in config:
@@ -95,14 +101,22 @@ def estimate_text(config: Config, paths: Paths, *, reads: bool = True) -> TextEs
         tokens += own / own_of_a_token
     text = sum(sources.values())
     text_bytes = text - held_out_bytes
+    index = index_bytes(config, paths, tokens)
     token_bytes = tokens * token_dtype(vocab_size).itemsize
     return TextEstimate(
         text_bytes,
         held_out_bytes,
         tokens * text_bytes / max(1.0, text),
         {name: amount for name, amount in sources.items() if amount},
-        fetched + text + token_bytes + TOKENIZER_ENTRY_BYTES * vocab_size,
+        fetched + text + token_bytes + index + TOKENIZER_ENTRY_BYTES * vocab_size,
+        index,
     )
+
+
+def index_bytes(config: Config, paths: Paths, tokens: float) -> float:
+    """Bytes of the index of so many tokens, if the run is to make one."""
+    missing = [path for path in paths.wanted_index if not Path(path).exists()]
+    return INDEX_BYTES * tokens * len(missing)
 
 
 def whole_share(documents: int | None, share: float) -> float:

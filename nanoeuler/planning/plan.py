@@ -101,6 +101,7 @@ class Plan:
     gpus: int = 1  # that share each step
     download: dict[str, float | None] = field(default_factory=dict)  # None: size not stated
     data_disk: float = 0.0
+    index_disk: float = 0.0  # a part of that
     results_disk: float = 0.0  # when the run is finished
     results_peak: float = 0.0  # the most before
     checkpoint: float = 0.0

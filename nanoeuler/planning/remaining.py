@@ -28,6 +28,8 @@ CHECK = 25.0
 TEXT_RATE = 60e6
 """Bytes of text per second of building the corpus, learning BPE and encoding: half of what two
 cores reach (docs/benchmarks), for others may be at work."""
+INDEX_RATE = 1.5e6
+"""Tokens per second of the index, on two cores."""
 WRITTEN_TOKEN = 4
 """Work of writing a token of the longest reply, in tokens of training. Measured for the demo: each
 costs ten, and most replies end before."""
@@ -133,6 +135,8 @@ class Estimates:
             return Work(0, START + min(text, self.config["tokenizer"]["sample_bytes"]) / TEXT_RATE)
         if rule in ("build_corpus", "tokenize"):
             return Work(0, START + text / TEXT_RATE)
+        if rule == "index":
+            return Work(0, START + self.plan.text_tokens / INDEX_RATE)
         if rule == "evaluate_model":
             return Work(self.evaluated_tokens(), START)
         fixed = {"check_gradients": CHECK, "check_fit": START}

@@ -126,6 +126,12 @@ class Skipped:
             step += last - first + 1
         return step
 
+    def update_of(self, step: int) -> int | None:
+        """The update that takes the rows of the stream's `step`; None for one left out."""
+        if any(first <= step <= last for first, last in self.ranges):
+            return None
+        return step - sum(last - first + 1 for first, last in self.ranges if last < step)
+
     def leave_out(self, step: int) -> int:
         """Leave out what made update `step` fail; returns the update to go on with."""
         failed = self.rows_of(step)

@@ -21,6 +21,7 @@ GPU_JOB_CORES = 4
 """Cores of a job on a GPU: enough to make its rows, and few, so that several jobs run at once."""
 
 TEXT_MEGABYTES = 3000
+INDEX_MEGABYTES = 4000
 """Memory of the largest job that only reads and writes text."""
 PAGE_BYTES = 4_000
 """Mean size of a web page."""

@@ -76,7 +76,7 @@ def test_the_same_input_gives_the_same_bytes_and_other_input_another_fingerprint
         for path in (tmp_path / "one").rglob("*")
         if path.is_file()
     }
-    assert len(files) == 11
+    assert len(files) == 17
     for file in files:
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
     run(tmp_path, *arguments, sources=["fineweb", "gutenberg"], output="order")

@@ -54,6 +54,10 @@ def test_a_deployed_copy_runs_in_a_folder_of_its_own(checkout, tmp_path):
     assert not (checkout.path / "data").exists()
 
 
+def test_tokens_are_indexed_where_the_configuration_asks_for_it(checkout):
+    assert checkout.planned("--config", "index=true") == EVERY_STAGE | {"index": 1}
+
+
 def test_the_catalog_finds_what_it_reads():
     catalog = yaml.safe_load((ROOT / ".snakemake-workflow-catalog.yml").read_text())["usage"]
     assert catalog["report"] is True

@@ -3,6 +3,8 @@
 # REQUIRED INPUTS   data/corpora/<name>/manifest.json
 # OUTPUTS           data/corpora/<name>/tokenizer-<vocabulary>/tokenizer.json
 #                   data/corpora/<name>/tokens-<vocabulary>/manifest.json, beside it the shards
+#                   data/corpora/<name>/index-<vocabulary>/manifest.json, beside it suffix arrays,
+#                   if the configuration asks for them (`index: true`)
 
 
 rule learn_bpe:
@@ -51,3 +53,25 @@ rule tokenize:
         "python -m nanoeuler tokenize --config {params.config:q} --corpus {input.corpus:q}"
         " --tokenizer {input.tokenizer:q} {params.groups:q} --output {params.folder:q}"
         " --threads {threads} --log {log:q}"
+
+
+rule index:
+    input:
+        tokens=rules.tokenize.output.manifest,
+        tokenizer=rules.learn_bpe.output.tokenizer,
+    output:
+        manifest=paths.index,
+    log:
+        paths.log("index"),
+    threads: ALL_CORES
+    resources:
+        **cluster_resources(config, cluster),
+        mem_mb=INDEX_MEGABYTES,
+    params:
+        identity=compared(rule_identity(config, "index")),
+        folder=subpath(output.manifest, parent=True),
+    message:
+        "Indexing the tokens, so that texts can be found in them"
+    shell:
+        "python -m nanoeuler index --tokens {input.tokens:q} --tokenizer {input.tokenizer:q}"
+        " --output {params.folder:q} --threads {threads} --log {log:q}"

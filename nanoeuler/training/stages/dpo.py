@@ -73,27 +73,15 @@ def job(inputs: Inputs[Dpo], backend: "Backend", group: Group = ALONE) -> Job:
         describe_fit(fit, name, settings, model.context)
         return pairs, fit
 
-    def stream(pairs: list[TokenPair], batch_tokens: int, name: str) -> PairStream:
-        return PairStream(
-            pairs,
-            model.context,
-            batch_tokens,
-            model.mtp_heads,
-            tokenizer.end_id,
-            seed,
-            name,
-            settings.beta,
-            by_length,
-        )
-
     pairs, fit = encode(files[0], "dpo", apart)
     calculator = parent.calculator or any(side.calls > 0 for pair in pairs for side in pair.sides)
-    tokens = sum(len(side.tokens) - 1 for pair in pairs for side in pair.sides)
-    amount = Amount.of(settings, tokens, 2 * model.context)
+    training, amount = training_stream(settings, model, pairs, tokenizer.end_id, seed)
     settings = amount.put_into(settings)
-    training = stream(pairs, amount.batch_tokens, "dpo")
     held_out_pairs, _ = encode(files[1], "dpo-validation")
-    held_out = stream(held_out_pairs, 2 * model.context * 8, "dpo-validation")
+    batch = 2 * model.context * 8
+    held_out = stream_of(
+        settings, model, held_out_pairs, batch, tokenizer.end_id, seed, "dpo-validation"
+    )
     steps = steps_in(amount.epochs, training)
     origin = {
         "model": model.to_dict(),
@@ -163,6 +151,37 @@ def job(inputs: Inputs[Dpo], backend: "Backend", group: Group = ALONE) -> Job:
             "preferences": {key: folder.manifest.get(key) for key in ("name", "licence")},
             "parent": parent.fingerprint,
         },
+    )
+
+
+def training_stream(
+    settings: Dpo, model: ModelConfig, pairs: list[TokenPair], end_id: int, seed: int
+) -> tuple[PairStream, Amount]:
+    """The rows of the pairs for training, and how long it takes to train on them."""
+    tokens = sum(len(side.tokens) - 1 for pair in pairs for side in pair.sides)
+    amount = Amount.of(settings, tokens, 2 * model.context)
+    return stream_of(settings, model, pairs, amount.batch_tokens, end_id, seed, "dpo"), amount
+
+
+def stream_of(
+    settings: Dpo,
+    model: ModelConfig,
+    pairs: list[TokenPair],
+    batch_tokens: int,
+    end_id: int,
+    seed: int,
+    name: str,
+) -> PairStream:
+    return PairStream(
+        pairs,
+        model.context,
+        batch_tokens,
+        model.mtp_heads,
+        end_id,
+        seed,
+        name,
+        settings.beta,
+        settings.loss == "simpo",
     )
 
 

@@ -50,23 +50,11 @@ def job(inputs: Inputs[Pretrain], backend: "Backend", group: Group = ALONE) -> J
     check_tokenizer(tokenizer, tokenizer_path, model, started=settings.init_from is not None)
     check_length(store, tokens, model.context)
     own = store.tokens("train")
-    sequence: TokenSlices = own
-    end_id = tokenizer.end_id
     old = TokenStore.open(settings.old_tokens) if settings.old_tokens else None
     if old:
         old.check_tokenizer(tokenizer, tokenizer_path)
-        sequence = with_old(own, old.tokens("train"), settings.old_share, model.context, end_id)
-    describe_amount(len(sequence), settings.tokens, model)
-    stream = TextStream(
-        sequence,
-        model.context,
-        settings.batch_tokens,
-        model.mtp_weights,
-        tokenizer.end_id,
-        settings.document_mask,
-        seed,
-        name="pretrain",
-    )
+    stream = training_stream(settings, model, own, old, tokenizer.end_id, seed)
+    describe_amount(len(stream.sequence), settings.tokens, model)
     tokens_per_step = stream.rows_per_step * stream.length
     steps = math.ceil(settings.tokens / tokens_per_step)
     check_growth(model, settings.grow_at, steps)
@@ -137,13 +125,37 @@ def job(inputs: Inputs[Pretrain], backend: "Backend", group: Group = ALONE) -> J
         tuned=parent is not None,
         tokenizer_path=tokenizer_path,
         template=None,
-        facts={"bigram_bits_per_byte": floor, "training_tokens": len(sequence)},
+        facts={"bigram_bits_per_byte": floor, "training_tokens": len(stream.sequence)},
         info={
             **(parent.inherited if parent else {}),
             "corpus": store.manifest.get("corpus"),
             "tokens_fingerprint": store.fingerprint,
             "document_mask": settings.document_mask,
         },
+    )
+
+
+def training_stream(
+    settings: Pretrain,
+    model: ModelConfig,
+    own: TokenSlices,
+    old: TokenStore | None,
+    end_id: int,
+    seed: int,
+) -> TextStream:
+    """The rows of the tokens `own`, mixed with `old` ones where there are any."""
+    sequence = own
+    if old:
+        sequence = with_old(own, old.tokens("train"), settings.old_share, model.context, end_id)
+    return TextStream(
+        sequence,
+        model.context,
+        settings.batch_tokens,
+        model.mtp_weights,
+        end_id,
+        settings.document_mask,
+        seed,
+        name="pretrain",
     )
 
 

@@ -27,7 +27,7 @@ from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.training.distributed.group import ALONE, Group
 from nanoeuler.training.job import Job
 from nanoeuler.training.parents import check_tokenizer, read_parent
-from nanoeuler.training.records import Fit, RecordStream, encode_records
+from nanoeuler.training.records import Fit, RecordStream, TokenRecord, encode_records
 from nanoeuler.training.schedule import Amount, Schedule
 from nanoeuler.training.scoring import all_logprobs
 from nanoeuler.training.stages.inputs import Inputs
@@ -59,19 +59,8 @@ def job(inputs: Inputs[Sft], backend: "Backend", group: Group = ALONE) -> Job:
     records, fit = encode_records(files[0], tokenizer, settings.template, model.context, apart)
     describe_fit(fit, settings, model.context)
     calculator = fit.calls > 0 or (parent is not None and parent.calculator)
-    tokens = sum(len(each.tokens) - 1 for each in records)
-    amount = Amount.of(settings, tokens, model.context)
     held_out, _ = encode_records(files[1], tokenizer, settings.template, model.context)
-    stream = RecordStream(
-        records,
-        model.context,
-        amount.batch_tokens,
-        model.mtp_weights,
-        tokenizer.end_id,
-        seed,
-        "sft",
-        by_record=settings.weighting == "record",
-    )
+    stream, amount = training_stream(settings, model, records, tokenizer.end_id, seed)
     validation = RecordStream(
         held_out, model.context, model.context * 8, (1.0,), tokenizer.end_id, seed, "sft-validation"
     )
@@ -127,6 +116,25 @@ def job(inputs: Inputs[Sft], backend: "Backend", group: Group = ALONE) -> Job:
             "parent": parent.fingerprint if parent else None,
         },
     )
+
+
+def training_stream(
+    settings: Sft, model: ModelConfig, records: list[TokenRecord], end_id: int, seed: int
+) -> tuple[RecordStream, Amount]:
+    """The rows of the records for training, and how long it takes to train on them."""
+    tokens = sum(len(each.tokens) - 1 for each in records)
+    amount = Amount.of(settings, tokens, model.context)
+    stream = RecordStream(
+        records,
+        model.context,
+        amount.batch_tokens,
+        model.mtp_weights,
+        end_id,
+        seed,
+        "sft",
+        by_record=settings.weighting == "record",
+    )
+    return stream, amount
 
 
 def check_fit(inputs: Inputs[Sft], template: str) -> Fit:

@@ -1,0 +1,1 @@
+"""Where a text comes from: an index of the training text, its spans, documents and steps."""

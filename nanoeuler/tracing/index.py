@@ -1,0 +1,212 @@
+"""The index of a corpus's tokens: where each run of tokens stands, in its documents.
+
+    data/corpora/<name>/index-<vocabulary>/
+        manifest.json               written last: the tokens it is of, files and hashes
+        <split>-<source>.starts     where the source's documents begin, little-endian uint64
+        <split>-<source>-000.order  suffix array of a part of the source, int32 (suffix_array.py)
+        <split>-<source>-000.tokens the part's tokens, if they lie in two shards
+
+A part has whole documents, of some `PART` tokens. A search goes through the parts one after
+another, so that no array is larger than memory, and what it finds never crosses a document.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nanoeuler import log
+from nanoeuler.errors import UserError
+from nanoeuler.storage.files import sha256_file, write_json
+from nanoeuler.storage.folders import atomic_folder, require_ours
+from nanoeuler.storage.integrity import Origin, check_file, read_sealed, seal
+from nanoeuler.tokenizer import Tokenizer
+from nanoeuler.tokenizer.corpus_text import map_in_order
+from nanoeuler.tokenizer.shards import MANIFEST, TokenSequence, TokenStore
+from nanoeuler.tracing.suffix_array import find, longest_matches, suffix_array
+
+PART = 1 << 25
+"""Tokens of a part: 0.6 GB of memory while it is sorted, and ten of them a second-long search."""
+MOST_THREADS = 6
+"""Parts that are sorted at a time, in less than 4 GB."""
+BLOCK = 1 << 24
+"""Tokens that are searched for documents at a time."""
+ORIGIN = Origin("`nanoeuler index`", "run it again")
+
+
+class Place(NamedTuple):
+    """Where a span stands: its first token in the source's sequence, and its document there."""
+
+    split: str
+    source: str
+    first: int
+    document: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some documents of a source: `tokens` from its token `first` on, and their suffix array."""
+
+    split: str
+    source: str
+    first: int
+    tokens: np.ndarray
+    order: np.ndarray
+
+    def find(self, span: np.ndarray) -> np.ndarray:
+        """The source's tokens (int64) at which `span` begins, in no order."""
+        low, high = find(self.tokens, self.order, span)
+        return self.first + self.order[low:high].astype(np.int64)
+
+
+class Index:
+    """The index of a `TokenStore`."""
+
+    def __init__(self, folder: Path, store: TokenStore):
+        self.folder, self.store = folder, store
+        self.path = folder / MANIFEST
+        self.manifest = read_sealed(
+            self.path, ORIGIN, "an index of tokens", "splits", "run `nanoeuler index` again"
+        )
+        if self.manifest["tokens"] != store.fingerprint:
+            raise UserError(
+                f"{self.path}: an index of other tokens ({self.manifest['tokens'][:12]}) than "
+                f"{store.path} ({store.fingerprint[:12]}); run `nanoeuler index` again"
+            )
+
+    @cached_property
+    def parts(self) -> list[Part]:
+        """All parts, of which a search reads what it needs. Raises `UserError` for damaged ones."""
+        return [
+            Part(split, source, entry["first"], self.tokens_of(sequence, entry), order)
+            for split, sources in self.manifest["splits"].items()
+            for source, found in sources.items()
+            for sequence in [self.store.tokens(split, source)]
+            for entry in found["parts"]
+            for order in [self.read(entry["order"], np.dtype("<i4"))]
+        ]
+
+    def tokens_of(self, sequence: TokenSequence, entry: dict[str, Any]) -> np.ndarray:
+        if entry["tokens"]:
+            return self.read(entry["tokens"], self.store.dtype)
+        shard, offset = shard_of(sequence, entry["first"])
+        return shard[offset : offset + entry["order"]["length"]]
+
+    def starts(self, split: str, source: str) -> np.ndarray:
+        """Where the documents of a source begin in its tokens, uint64 (documents,)."""
+        return self.read(self.manifest["splits"][split][source]["starts"], np.dtype("<u8"))
+
+    def offset(self, source: str) -> int:
+        """Where the tokens of a source begin in the whole text for training."""
+        entries = self.store.manifest["splits"]["train"]
+        before = list(entries)[: list(entries).index(source)]
+        return sum(entries[name]["tokens"] for name in before)
+
+    def read(self, entry: dict[str, Any], dtype: np.dtype) -> np.ndarray:
+        path = self.folder / entry["file"]
+        check_file(path, entry["sha256"], ORIGIN)
+        return np.memmap(path, dtype, mode="r", shape=(entry["length"],))
+
+    def place(self, part: Part, first: int) -> Place:
+        """The place of the token `first` of a part's source."""
+        starts = self.starts(part.split, part.source)
+        document = int(np.searchsorted(starts, np.uint64(first), side="right")) - 1
+        return Place(part.split, part.source, first, document)
+
+
+def matches(parts: list[Part], query: np.ndarray) -> np.ndarray:
+    """Lengths (q,) int64 of the longest beginning of each query[i:] that stands in some part."""
+    lengths = np.zeros(len(query), np.int64)
+    for part in parts:
+        longest_matches(part.tokens, part.order, query, lengths)
+    return lengths
+
+
+def shard_of(sequence: TokenSequence, first: int) -> tuple[np.ndarray, int]:
+    """The shard that has the token `first`, and where in it."""
+    number = int(np.searchsorted(sequence.starts, first, side="right")) - 1
+    return sequence.shards[number], first - sequence.starts[number]
+
+
+# ---- making it
+
+
+def build_index(
+    tokens: Path, tokenizer_path: Path, output: Path, threads: int = 1, size: int = PART
+) -> None:
+    """Write the index of a corpus's tokens to the folder `output`, in parts of `size` tokens.
+
+    Raises `UserError` where the tokenizer is not theirs.
+    """
+    require_ours(output)
+    store, tokenizer = TokenStore.open(tokens), Tokenizer.load(tokenizer_path)
+    store.check_tokenizer(tokenizer, tokenizer_path)
+    splits: dict[str, dict[str, Any]] = {}
+    total = sum(len(store.tokens(split)) for split in store.manifest["splits"])
+    with (
+        atomic_folder(output) as folder,
+        log.Progress("index", total, "tokens") as progress,
+    ):
+        jobs = []
+        for split in store.manifest["splits"]:
+            splits[split] = {}
+            for source in store.sources(split):
+                sequence, stem = store.tokens(split, source), f"{split}-{source}"
+                starts = document_starts(sequence, tokenizer.end_id)
+                found = splits[split][source] = {
+                    "starts": write(folder / f"{stem}.starts", starts.astype("<u8")),
+                    "parts": [],
+                }
+                for number, (first, stop) in enumerate(cut(starts, len(sequence), size)):
+                    path = folder / f"{stem}-{number:03d}"
+                    sort = partial(sort_part, sequence, first, stop, path, store.dtype)
+                    jobs.append((found["parts"], stop - first, sort))
+        entries = map_in_order(lambda job: job[2](), jobs, min(threads, MOST_THREADS))
+        for (parts, length, _), entry in zip(jobs, entries, strict=True):
+            parts.append(entry)
+            progress.update(length)
+        write_json(
+            folder / MANIFEST,
+            seal({"version": 1, "tokens": store.fingerprint, "splits": splits}),
+        )
+    log.line("index", tokens=total, parts=len(jobs), output=output)
+
+
+def document_starts(sequence: TokenSequence, end_id: int) -> np.ndarray:
+    """Where each document begins, with its `</s>`: int64 (documents,)."""
+    blocks = range(0, len(sequence), BLOCK)
+    found = [first + np.flatnonzero(sequence[first : first + BLOCK] == end_id) for first in blocks]
+    return np.concatenate(found)
+
+
+def cut(starts: np.ndarray, total: int, size: int) -> Iterator[tuple[int, int]]:
+    """First token and end of parts of whole documents, of at most `size` tokens or one document."""
+    borders = np.append(starts, total)
+    first = 0
+    while first < total:
+        last = int(np.searchsorted(borders, first + size, side="right")) - 1
+        stop = int(borders[last])
+        if stop <= first:
+            stop = int(borders[last + 1])
+        yield first, stop
+        first = stop
+
+
+def sort_part(
+    sequence: TokenSequence, first: int, stop: int, path: Path, dtype: np.dtype
+) -> dict[str, Any]:
+    """Write the suffix array of tokens [first, stop) of a source; returns the manifest's entry."""
+    tokens = sequence[first:stop]
+    shard, offset = shard_of(sequence, first)
+    whole = offset + len(tokens) <= len(shard)
+    order = write(Path(f"{path}.order"), suffix_array(tokens).astype("<i4", copy=False))
+    copy = None if whole else write(Path(f"{path}.tokens"), tokens.astype(dtype))
+    return {"first": first, "order": order, "tokens": copy}
+
+
+def write(path: Path, array: np.ndarray) -> dict[str, Any]:
+    array.tofile(path)
+    return {"file": path.name, "length": len(array), "sha256": sha256_file(path)}

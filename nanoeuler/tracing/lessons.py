@@ -1,0 +1,210 @@
+"""What a run's stages learned from, and the steps at which they read each part of it.
+
+Rows are a function of seed, stream and step (training/streams.py), so that nothing was logged for
+this: the order of the rows is drawn again. A stage whose replies are its own, `rl`, has no text.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nanoeuler.config.paths import Paths
+from nanoeuler.config.settings import Dpo, Pretrain, Sft
+from nanoeuler.config.stages import BY_NAME, DPO, PRETRAIN, SFT, Stage, parent_of
+from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.files import read_description
+from nanoeuler.storage.record_folder import RecordFolder
+from nanoeuler.tokenizer import Tokenizer
+from nanoeuler.tokenizer.shards import TokenStore, token_dtype
+from nanoeuler.tracing.index import Part
+from nanoeuler.tracing.suffix_array import suffix_array
+from nanoeuler.training.pairs import encode_pairs
+from nanoeuler.training.records import TokenRecord, encode_records
+from nanoeuler.training.resuming import Skipped
+from nanoeuler.training.stages import dpo, pretrain, sft
+from nanoeuler.training.stages.inputs import Inputs
+from nanoeuler.training.streams import row_order
+
+
+class Reading(NamedTuple):
+    """A step of a stage, and the epoch that its rows belong to, both counted from 1."""
+
+    stage: str
+    epoch: int
+    step: int
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a stage: how many an epoch and a step have, and the steps of its model."""
+
+    stage: str
+    seed: int
+    rows: int
+    rows_per_step: int
+    steps: int
+    skipped: Skipped
+
+    def readings(self, wanted: Iterable[int]) -> list[Reading]:
+        """The steps that had one of the rows `wanted`, in their order."""
+        numbers = np.unique(np.fromiter(wanted, np.int64))
+        stream_steps = self.skipped.rows_of(self.steps - 1) + 1 if self.steps else 0
+        found = set()
+        for epoch in range(math.ceil(stream_steps * self.rows_per_step / self.rows)):
+            order = row_order(self.seed, self.stage, epoch, self.rows)
+            for place in np.flatnonzero(np.isin(order, numbers)).tolist():
+                update = self.skipped.update_of((epoch * self.rows + place) // self.rows_per_step)
+                if update is not None and update < self.steps:
+                    found.add(Reading(self.stage, epoch + 1, update + 1))
+        return sorted(found, key=lambda reading: (reading.step, reading.epoch))
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What a stage learned from: `rows_of(first, length)` are the rows with these tokens of it."""
+
+    rows: Rows
+    rows_of: Callable[[int, int], Iterable[int]]
+    records: "Records | None" = None
+    """Instructions or preferences; None of pretraining, whose text the index of tokens has."""
+
+    def readings(self, first: int, length: int) -> list[Reading]:
+        return self.rows.readings(self.rows_of(first, length))
+
+
+class Records(NamedTuple):
+    """Encoded records as one text, indexed; record i begins at `starts[i]`."""
+
+    kind: str
+    licence: str
+    part: Part
+    starts: np.ndarray
+
+
+def lessons(model_folder: Path, config: Mapping[str, Any], tokens: TokenStore) -> list[Lesson]:
+    """What the model in `model_folder`, of a run of `config`, and those before it learned from.
+
+    A stage whose model is given by `init_from` ends the line: it is of another run.
+    """
+    paths, tokenizer = Paths(config), Tokenizer.load(model_folder / "tokenizer.json")
+    stage: Stage | None = BY_NAME[model_folder.parent.name]
+    makers = {PRETRAIN.section: text_lesson, SFT.section: sft_lesson, DPO.section: dpo_lesson}
+    found = []
+    while stage:
+        folder = model_folder.parents[1] / stage.name / "model"
+        description = read_description(folder)[1]
+        if make := makers.get(stage.section):
+            found.append(make(Told(stage, config, paths, tokenizer, description, tokens)))
+        if config[stage.section].get("init_from"):
+            break
+        stage = parent_of(stage, config)
+    return found[::-1]
+
+
+class Told(NamedTuple):
+    """A stage, and all that says what it read."""
+
+    stage: Stage
+    config: Mapping[str, Any]
+    paths: Paths
+    tokenizer: Tokenizer
+    description: Mapping[str, Any]
+    tokens: TokenStore
+
+    @property
+    def settings(self) -> Any:
+        return self.stage.settings.read(self.config[self.stage.section])
+
+    @property
+    def model(self) -> ModelConfig:
+        model = ModelConfig.from_dict(self.config["model"])
+        return replace(model, context=getattr(self.settings, "context", None) or model.context)
+
+    def rows(self, stream: Any) -> Rows:
+        info = self.description["info"]
+        skipped = Skipped(info.get("skipped", []))
+        seed, name = self.config["seed"], self.stage.section
+        return Rows(name, seed, stream.row_count, stream.rows_per_step, info["step"], skipped)
+
+    @property
+    def inputs(self) -> Inputs[Any]:
+        """Inputs of a stage that learns from records."""
+        assert self.stage.records is not None
+        manifests = {kind: Path(path) for kind, path in self.paths.learned_records.items()}
+        data = manifests.pop(self.stage.records.kind)
+        tokenizer = Path(self.paths.tokenizer)
+        return Inputs(self.config, self.settings, data, tokenizer, others=manifests)
+
+    def records(self, records: list[TokenRecord], folder: RecordFolder) -> Records:
+        dtype = token_dtype(self.tokenizer.vocab_size)
+        tokens = np.concatenate([record.tokens for record in records]).astype(dtype)
+        order = suffix_array(tokens)
+        for array in (tokens, order):
+            array.setflags(write=False)  # as those of the index are, of which there is machine code
+        starts = np.cumsum([0, *(len(record.tokens) for record in records)])[:-1]
+        licence = folder.manifest.get("licence") or ""
+        part = Part("train", folder.stage, 0, tokens, order)
+        return Records(folder.stage, licence, part, starts)
+
+
+def text_lesson(told: Told) -> Lesson:
+    settings: Pretrain = told.settings
+    old = TokenStore.open(settings.old_tokens) if settings.old_tokens else None
+    end_id, seed = told.tokenizer.end_id, told.config["seed"]
+    text = told.tokens.tokens("train"), old
+    stream = pretrain.training_stream(settings, told.model, *text, end_id, seed)
+    length = stream.length
+
+    def rows_of(first: int, tokens: int) -> range:
+        return range(first // length, (first + tokens - 1) // length + 1)
+
+    return Lesson(told.rows(stream), rows_of)
+
+
+def sft_lesson(told: Told) -> Lesson:
+    settings: Sft = told.settings
+    folder, model = RecordFolder(told.inputs.data, "instructions"), told.model
+    learned, _ = encode_records(
+        folder.file("train"),
+        told.tokenizer,
+        settings.template,
+        model.context,
+        told.inputs.apart()[0],
+    )
+    seed = told.config["seed"]
+    stream, _ = sft.training_stream(settings, model, learned, told.tokenizer.end_id, seed)
+    return record_lesson(told, stream, learned, folder, 1)
+
+
+def dpo_lesson(told: Told) -> Lesson:
+    settings: Dpo = told.settings
+    folder, model = RecordFolder(told.inputs.data, "preferences"), told.model
+    pairs, _ = encode_pairs(
+        folder.file("train"),
+        told.tokenizer,
+        told.description["template"],
+        model.context,
+        told.inputs.apart()[0],
+    )
+    seed = told.config["seed"]
+    stream, _ = dpo.training_stream(settings, model, pairs, told.tokenizer.end_id, seed)
+    sides = [side for pair in pairs for side in pair.sides]
+    return record_lesson(told, stream, sides, folder, 2)
+
+
+def record_lesson(
+    told: Told, stream: Any, records: list[TokenRecord], folder: RecordFolder, sides: int
+) -> Lesson:
+    """The lesson of records of which `sides` are packed together."""
+    found = told.records(records, folder)
+    row_of = {number: row for row, packed in enumerate(stream.packed) for number in packed}
+
+    def rows_of(first: int, tokens: int) -> list[int]:
+        record = int(np.searchsorted(found.starts, first, side="right")) - 1
+        return [row_of[record // sides]]
+
+    return Lesson(told.rows(stream), rows_of, found)
