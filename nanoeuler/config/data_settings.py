@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, MinLen
 
+from nanoeuler.corpus.sources.data_sets import Asked
 from nanoeuler.corpus.sources.registry import ALL_TEXTS, NAMED, SOURCES
 from nanoeuler.storage.section import (
     EACH_ONCE,
@@ -152,23 +153,17 @@ class Sources(Section):
     """A whole sources file."""
 
 
-TaskKind = Literal[
-    "hellaswag", "arc_easy", "arc_challenge", "piqa", "winogrande", "blimp", "lambada", None
-]
-
-
 @section
-class Task(Section):
+class Task(Asked):
     """An entry of evaluate.tasks."""
 
-    name: Name = key("a name under tasks in the sources file, or one of your own beside a url")
+    name: Name = key(
+        "a name or group under tasks in the sources file, or one of your own beside a url"
+    )
     url: str | None = key(
         "address or path of the task's file, folder or zip archive; null takes the sources file's",
         default=None,
         min_length=1,
-    )
-    kind: TaskKind = key(
-        "layout and scoring of the file; null takes the sources file's, or the name", default=None
     )
     limit: int | None = key(
         "items that are asked, chosen by the seed and the same for every model; null asks all",
@@ -192,9 +187,14 @@ class Evaluate(Section):
         default=None,
     )
     tasks: list[Task] = key(
-        "multiple-choice and last-word tasks that are scored; an entry gives name, and url, kind "
-        "and limit where they differ from the sources file",
+        "multiple-choice and last-word tasks that are scored; an entry gives name, and url, kind, "
+        "shots, delimiter, baseline and limit where they differ from the sources file",
         default=[],
+    )
+    controls: bool = key(
+        "whether each task is asked again with the contexts of other items: a model that reads "
+        "falls to chance",
+        default=False,
     )
     chat_prompts: int = key(
         "held-out instructions that are answered, once greedily and once by sampling, to see how "

@@ -18,12 +18,16 @@ docs/evaluation.md has it.
     blimp        sentence_good, sentence_bad, UID, pairID (or pair_id)
     lambada      text
 
-llm-foundry's layout is query, choices, gold; for winogrande it is context_options, continuation,
-gold, and for lambada context, continuation.
+llm-foundry's layouts are kinds of their own, and the five kinds that are there too read them:
+
+    multiple_choice      query, choices, gold[, category]
+    schema               context_options, continuation, gold
+    language_modelling   context, continuation[, category]
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 Item = dict[str, Any]
@@ -34,23 +38,40 @@ class BadItem(Exception):
     """A record cannot be asked. Equal faults have equal words, so that they can be counted."""
 
 
-def read_item(kind: str, record: Any, number: int) -> Item:
+ASKED = ("shots", "delimiter", "baseline")
+"""Keys that say how a task is asked, which a configuration may give anew."""
+LAST_WORDS = ("language_modelling", "lambada")
+"""Kinds whose items have one continuation, which greedy decoding is to write."""
+
+
+def read_item(kind: str, record: Any, number: int, delimiter: str = "") -> Item:
     """Read the item in a JSON value of a file of `kind`. Raises `BadItem`.
 
-    `number`, its position in the file, is its id if it has none of its own.
+    `number`, its position in the file, is its id if it has none of its own. `delimiter` is put
+    behind each context.
     """
     if not isinstance(record, Mapping):
         raise BadItem("no JSON object")
     item = LAYOUTS[kind](record)
     if not all(choice.strip() for choice in item["choices"]):
         raise BadItem("a choice is empty")
-    if kind != "lambada" and max(len(item["choices"]), len(item["contexts"])) < 2:
+    if kind not in LAST_WORDS and max(len(item["choices"]), len(item["contexts"])) < 2:
         raise BadItem("fewer than two choices")
     if not 0 <= item["gold"] < max(len(item["choices"]), len(item["contexts"])):
         raise BadItem("gold is out of range")
+    item["contexts"] = [context + delimiter for context in item["contexts"]]
     ids = (record.get(key) for key in ("id", "ind", "qID"))
     name = next((value for value in ids if isinstance(value, str | int)), number)
     return {"id": str(name)} | item
+
+
+def peers(items: Sequence[Item]) -> list[list[int]]:
+    """For each item, the indices of those that may stand in for it or before it, itself included:
+    those of its group with as many contexts."""
+    alike: defaultdict[Any, list[int]] = defaultdict(list)
+    for index, item in enumerate(items):
+        alike[item.get("group"), len(item["contexts"])].append(index)
+    return [alike[item.get("group"), len(item["contexts"])] for item in items]
 
 
 def hellaswag(record: Record) -> Item:
@@ -110,11 +131,7 @@ def piqa(record: Record) -> Item:
 
 def winogrande(record: Record) -> Item:
     if "context_options" in record:
-        return {
-            "contexts": texts(record, "context_options"),
-            "choices": [text(record, "continuation").strip()],
-            "gold": whole(record, "gold"),
-        }
+        return schema(record)
     before, blank, after = text(record, "sentence").partition("_")
     if not blank:
         raise BadItem("sentence has no _")
@@ -138,9 +155,8 @@ def blimp(record: Record) -> Item:
 
 def lambada(record: Record) -> Item:
     if "continuation" in record:
-        context, word = text(record, "context"), text(record, "continuation").strip()
-    else:
-        context, _, word = text(record, "text").rpartition(" ")
+        return language_modelling(record)
+    context, _, word = text(record, "text").rpartition(" ")
     return {"contexts": [context], "choices": [word], "gold": 0}
 
 
@@ -149,14 +165,36 @@ def foundry(record: Record, ending: str = "") -> Item:
 
     `ending` has the words right before the answer, which its `query` may lack.
     """
-    query = text(record, "query").rstrip()
+    query = text(record, "query").strip()
     if ending and query.endswith(ending.strip()):
         ending = ""
     return {
         "contexts": [query + ending],
         "choices": texts(record, "choices"),
         "gold": whole(record, "gold"),
+        **category(record),
     }
+
+
+def schema(record: Record) -> Item:
+    return {
+        "contexts": [context.rstrip() for context in texts(record, "context_options")],
+        "choices": [text(record, "continuation").strip()],
+        "gold": whole(record, "gold"),
+    }
+
+
+def language_modelling(record: Record) -> Item:
+    return {
+        "contexts": [text(record, "context").strip()],
+        "choices": [text(record, "continuation").strip()],
+        "gold": 0,
+        **category(record),
+    }
+
+
+def category(record: Record) -> Item:
+    return {"group": text(record, "category")} if "category" in record else {}
 
 
 LAYOUTS: dict[str, Callable[[Record], Item]] = {
@@ -167,6 +205,9 @@ LAYOUTS: dict[str, Callable[[Record], Item]] = {
     "winogrande": winogrande,
     "blimp": blimp,
     "lambada": lambada,
+    "multiple_choice": foundry,
+    "schema": schema,
+    "language_modelling": language_modelling,
 }
 """Kind of task → function that reads a record of it."""
 

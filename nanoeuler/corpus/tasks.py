@@ -40,7 +40,7 @@ from nanoeuler.corpus.json_records import (
 )
 from nanoeuler.corpus.record_files import Faults
 from nanoeuler.corpus.remote_file import Patience
-from nanoeuler.corpus.task_layouts import LAYOUTS, BadItem, Item, read_item
+from nanoeuler.corpus.task_layouts import ASKED, BadItem, Item, peers, read_item
 from nanoeuler.errors import UserError
 from nanoeuler.storage.files import atomic_write, sha256_text, write_json
 from nanoeuler.storage.folders import atomic_folder, require_ours
@@ -57,55 +57,25 @@ METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 PROMPTS = ("context", "system", "system_prompt", "history", "messages", "conversations", *NO_PLACE)
 
 
-def describe_task(name: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entry of the task `name` in evaluate.tasks, completed from the sources file.
-
-    Raises `UserError` for a task that neither describes.
-    """
-    chosen: list[dict[str, Any]] = config.get("evaluate", {}).get("tasks", [])
-    own = next((entry for entry in chosen if entry["name"] == name), {"name": name})
-    return complete_task(own, config.get("sources", {}).get("tasks", {}))
-
-
-def complete_task(own: Mapping[str, Any], listed: Mapping[str, Any]) -> dict[str, Any]:
-    """Do the same for an entry of evaluate.tasks, with the tasks that the sources file lists."""
-    name = own["name"]
-    kind = own.get("kind") or listed.get(name, {}).get("kind") or name
-    if own.get("url"):
-        entry = {"url": own["url"], "kind": kind, "licence": "your own file"}
-    elif name in listed:
-        entry = {**listed[name], "kind": kind}
-    else:
-        raise UserError(
-            f"{name}: no name under tasks in the sources file (there: "
-            f"{', '.join(listed) or 'none'}); correct it, or give it a url"
-        )
-    if entry["kind"] not in LAYOUTS:
-        raise UserError(
-            f"{name}: {entry['kind']} is no kind of task; give kind as one of {', '.join(LAYOUTS)}"
-        )
-    return {"name": name, **entry}
-
-
 def prepare(
     task: Mapping[str, Any], output: Path, patience: Patience | None = None
 ) -> dict[str, Any]:
     """Write items.jsonl and, last, manifest.json to the folder `output`; return the manifest.
 
-    `task` is an entry that `describe_task` returns.
+    `task` is an entry that `sources.data_sets.describe` returns.
     """
     source = SourceFile.from_entry(task)
     require_ours(output)
     output.parent.mkdir(parents=True, exist_ok=True)
-    members = task.get("members")
+    wanted = task.get("members")
     if isinstance(source.location, Path) and source.location.is_dir():
-        records = records_of_folder(source.location, members)
-        items, bad = check_items(task["kind"], records, source.url)
+        records = records_of_folder(source.location, wanted)
+        items, bad = check_items(task, records, source.url)
         revision = sha256 = None
     else:
         with local_copy(source, output, patience) as copy:
-            records = records_of_file(copy.path, source.url, members)
-            items, bad = check_items(task["kind"], records, source.url)
+            records = records_of_file(copy.path, source.url, wanted)
+            items, bad = check_items(task, records, source.url)
             revision, sha256 = copy.revision, copy.sha256
     # ASCII, since some readers take other characters for line ends
     lines = "".join(json.dumps(item) + "\n" for item in items)
@@ -113,6 +83,8 @@ def prepare(
         "version": 1,
         "name": task["name"],
         "kind": task["kind"],
+        "group": task.get("group"),
+        **{key: task.get(key) for key in ASKED},
         "url": source.url,
         "revision": revision,
         "licence": task.get("licence"),
@@ -129,18 +101,25 @@ def prepare(
 
 
 def check_items(
-    kind: str, records: Iterator[tuple[str, Any]], address: str
+    task: Mapping[str, Any], records: Iterator[tuple[str, Any]], address: str
 ) -> tuple[list[Item], Counter[str]]:
     """Return the items of a file in their order, and the counted faults of all other records."""
+    kind, shots = task["kind"], task.get("shots") or 0
     items: list[Item] = []
     faults, total = Faults(address), 0
     for number, (where, record) in enumerate(records, 1):
         total = number
         try:
-            items.append(read_item(kind, record, number))
+            items.append(read_item(kind, record, number, task.get("delimiter") or ""))
         except BadItem as error:
             faults.add(where, str(error))
     faults.tell(total, len(items), f"do not have the layout of {kind}", "correct kind or address")
+    fewest = min(map(len, peers(items)), default=0)
+    if shots >= fewest > 0:
+        raise UserError(
+            f"{address}: shots is {shots}, but an item has only {fewest - 1} others of its kind "
+            "that could be its examples; give fewer shots"
+        )
     return items, faults.counts
 
 

@@ -7,6 +7,7 @@
 
 import itertools
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,7 @@ from nanoeuler.evaluation.answers import (
     score_answers,
     write_replies,
 )
-from nanoeuler.evaluation.tasks import Task, read_task, score_task
+from nanoeuler.evaluation.tasks import Task, read_task, score_task, summarise_group
 from nanoeuler.inference import api
 from nanoeuler.inference.sampling import GREEDY, Sampling
 from nanoeuler.model.likelihood import Share, bits_per_byte
@@ -112,8 +113,7 @@ def evaluate(
     log.line("evaluate", repr(model))
     window = config.get("model", {}).get("context") or min(model.config.context, LONGEST_WINDOW)
     document_mask = config.get("pretrain", {}).get("document_mask", True)
-    limits = {task["name"]: task.get("limit") for task in settings.get("tasks", [])}
-    tasks, items = task_scores(model, read_tasks, limits, window, seed, share)
+    tasks, items = task_scores(model, read_tasks, settings, window, seed, share)
     answers = None
     if asked:
         most = settings["max_new_tokens"]
@@ -171,7 +171,7 @@ def open_tokens(manifest: Path, model: api.LanguageModel, model_folder: Path) ->
 
 def require_one_each(tasks: Sequence[tuple[Path, Task]]) -> None:
     """Raise `UserError` when two tasks, beside their manifests, have one name."""
-    names = set()
+    names = {described.get("group") for _, (described, _) in tasks}
     for manifest, (described, _) in tasks:
         if described["name"] in names:
             raise UserError(
@@ -183,19 +183,26 @@ def require_one_each(tasks: Sequence[tuple[Path, Task]]) -> None:
 def task_scores(
     model: api.LanguageModel,
     tasks: Sequence[tuple[Path, Task]],
-    limits: Mapping[str, int | None],
+    settings: Mapping[str, Any],
     window: int,
     seed: int,
     share: Share,
 ) -> tuple[dict[str, Json], list[Json]]:
-    """The scores of each task by its name, and the records of all their items."""
+    """The scores of each task and group by its name, and the records of all their items."""
     scores: dict[str, Json] = {}
+    grouped: defaultdict[str, dict[str, Json]] = defaultdict(dict)
     items = []
     for manifest, task in tasks:
-        score, records = score_task(model, manifest, task, window, limits, seed, share)
+        score, records = score_task(model, manifest, task, window, settings, seed, share)
         scores[score["name"]] = score
+        if score["group"]:
+            grouped[score["group"]][score["name"]] = score
         items += records
-    return scores, items
+    groups = {name: summarise_group(members) for name, members in grouped.items()}
+    for name, group in groups.items():
+        shown = {key: group[key] for key in ("items", "score", "standard_error")}
+        log.line(name, tasks=len(group["tasks"]), **shown)
+    return groups | scores, items
 
 
 def held_out_prompts(instructions: Path | None, limit: int) -> list[tuple[str, str]]:

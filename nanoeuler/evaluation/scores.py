@@ -18,6 +18,7 @@ from nanoeuler.evaluation.formats import (
     short_count,
     significant,
 )
+from nanoeuler.evaluation.tasks import CONTROLS
 from nanoeuler.storage.integrity import Origin, read_sealed
 
 Json = Mapping[str, Any]
@@ -119,19 +120,34 @@ def answer_lines(evaluations: Sequence[Json]) -> Iterator[Line]:
 
 
 def task_lines(evaluations: Sequence[Json]) -> Iterator[Line]:
-    """Every task; the baseline picks at random."""
+    """Every task; the baseline picks at random, or is declared. Groups have their controls."""
     for task in names_in(evaluations, "tasks"):
         scores = at(evaluations, "tasks", task)
-        metric = next(score["metric"] for score in scores if score)
-        baseline = shared(at(scores, "baseline"))
+        first = next(score for score in scores if score)
+        baseline, chance = shared(at(scores, "baseline")), shared(at(scores, "chance"))
+        named = {"declared": baseline, "at random": chance}
+        if chance is None or chance == baseline:
+            named = {"at random": baseline}
+        told = [first["metric"], f"{asked(at(scores, 'items'))} items"]
+        if first.get("shots"):
+            told.append(f"{first['shots']} shots")
+        if any(at(scores, "truncated")):
+            told.append(f"{asked(at(scores, 'truncated'))} cut")
+        if "tasks" in first:
+            told.append(f"{asked([score and len(score['tasks']) for score in scores])} tasks")
         yield Line(
             task,
             at(scores, "score"),
             errors=at(scores, "standard_error"),
-            remark=f"{metric}, {asked(at(scores, 'items'))} items",
-            baselines={} if baseline is None else {"at random": baseline},
+            remark=", ".join(told),
+            baselines={name: value for name, value in named.items() if value is not None},
             key=f"tasks.{task}",
         )
+        for control, title in CONTROLS.items():
+            found = at(scores, "controls", control)
+            if any(found) and (not first.get("group") or first["kind"] == "group"):
+                errors = at(found, "standard_error")
+                yield Line(f"{task}, {title}", at(found, "score"), errors=errors)
         # Only some kinds of task have a perplexity, and a task's kind may have changed.
         perplexities = at(scores, "perplexity", "score")
         if any(perplexities):

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from nanoeuler.config import RESOLVED, load
 from nanoeuler.config.stages import BY_NAME, SFT
+from nanoeuler.corpus.sources.data_sets import TASKS, describe
 from nanoeuler.errors import UserError
 from nanoeuler.storage.files import read_json
 from nanoeuler.storage.timing import read_times
@@ -152,7 +153,10 @@ class Estimates:
         vocab_size = self.config["tokenizer"]["vocab_size"]
         held_out = self.plan.held_out_bytes / bytes_per_token(vocab_size)
         read = min(held_out, evaluate["validation_tokens"] * sources)
-        read += sum((task.get("limit") or TASK_ITEMS) * ITEM_TOKENS for task in evaluate["tasks"])
+        for name, task in TASKS.chosen(self.config).items():
+            texts = 1 + (describe(self.config, name).get("shots") or 0)
+            items = (task.get("limit") or TASK_ITEMS) * (1 + evaluate["controls"])
+            read += items * texts * ITEM_TOKENS
         replies = 2 * evaluate["chat_prompts"] * SFT.is_part_of(self.config)
         written = (replies + len(evaluate["prompts"])) * evaluate["max_new_tokens"]
         return FORWARD_SHARE * read + WRITTEN_TOKEN * written

@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import json
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -91,11 +92,25 @@ def test_preferences_are_pinned_by_a_revision_but_for_one_whose_is_not_known(sou
 
 
 def test_a_task_is_pinned_by_its_hash_or_by_a_commit_in_its_address(sources):
-    assert set(sources["tasks"]) == set(LAYOUTS)
+    assert {entry["kind"] or name for name, entry in sources["tasks"].items()} == set(LAYOUTS)
     assert all(
         entry["sha256"] or re.search(r"[0-9a-f]{40}", entry["url"])
         for entry in sources["tasks"].values()
     )
+
+
+def test_core_is_dclms_22_tasks_with_shots_and_baselines(sources):
+    core = {name: each for name, each in sources["tasks"].items() if each["group"] == "core"}
+    shots: dict[int, int] = Counter(each["shots"] or 0 for each in core.values())
+    assert shots == {10: 14, 3: 1, 0: 7}
+    assert Counter(each["kind"] for each in core.values()) == {
+        "multiple_choice": 11,
+        "language_modelling": 9,
+        "schema": 2,
+    }
+    percent = Counter(round(100 * each["baseline"], 1) for each in core.values())
+    assert percent == {0: 9, 9.1: 1, 20: 2, 25: 5, 50: 4, 62: 1}
+    assert sources["tasks"]["core_boolq"]["delimiter"] == "\nAnswer:"
 
 
 def test_the_books_are_those_of_the_real_data_less_the_copyrighted_one(sources, real_data):

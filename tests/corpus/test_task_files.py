@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from nanoeuler.cli import main
+from nanoeuler.corpus.sources.data_sets import TASKS, describe
 from nanoeuler.corpus.task_layouts import BadItem, read_item
-from nanoeuler.corpus.tasks import describe_task, prepare
+from nanoeuler.corpus.tasks import prepare
 from nanoeuler.errors import UserError
 
 HELLASWAG = {
@@ -124,6 +125,29 @@ FOUNDRY = {
     },
     "lambada": {"context": "He opened the old red door\nand saw the", "continuation": "sea"},
 }
+
+
+FEW_SHOT = {
+    "multiple_choice": (
+        {"query": " Does a cork float?\n", "choices": ["no", "yes"], "gold": 1, "category": "sea"},
+        {"contexts": ["Does a cork float?\nA:"], "choices": ["no", "yes"], "gold": 1},
+    ),
+    "schema": (
+        {"context_options": ["the cup ", "the box "], "continuation": " was big. ", "gold": 1},
+        {"contexts": ["the cup\nA:", "the box\nA:"], "choices": ["was big."], "gold": 1},
+    ),
+    "language_modelling": (
+        {"context": "A cork ", "continuation": " floats", "category": "sea"},
+        {"contexts": ["A cork\nA:"], "choices": ["floats"], "gold": 0},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", FEW_SHOT)
+def test_a_delimiter_stands_behind_a_context_and_a_category_is_a_group(kind):
+    record, item = FEW_SHOT[kind]
+    group = {"group": record["category"]} if "category" in record else {}
+    assert read_item(kind, record, 3, "\nA:") == {"id": "3"} | item | group
 
 
 @pytest.mark.parametrize("kind", OFFICIAL)
@@ -363,14 +387,14 @@ def test_a_task_is_what_the_sources_file_says_under_what_its_entry_says():
             ]
         },
     }
-    assert describe_task("piqa", config) == {
+    assert describe(config, "piqa") == {
         "name": "piqa",
         "url": "https://example.org/piqa.jsonl",
         "sha256": None,
         "kind": "piqa",
     }
-    assert describe_task("quiz", config)["kind"] == "arc_easy"
-    assert describe_task("mine", config) == {
+    assert describe(config, "quiz")["kind"] == "arc_easy"
+    assert describe(config, "mine") == {
         "name": "mine",
         "url": "mine.jsonl",
         "kind": "lambada",
@@ -379,11 +403,42 @@ def test_a_task_is_what_the_sources_file_says_under_what_its_entry_says():
     with pytest.raises(
         UserError, match=r"boolq: no name under tasks in the sources file \(there: piqa, quiz\)"
     ):
-        describe_task("boolq", config)
+        describe(config, "boolq")
     with pytest.raises(
         UserError, match="boolq is no kind of task; give kind as one of hellaswag, "
     ):
-        describe_task("boolq", {"evaluate": {"tasks": [{"name": "boolq", "url": "boolq.jsonl"}]}})
+        describe({"evaluate": {"tasks": [{"name": "boolq", "url": "boolq.jsonl"}]}}, "boolq")
+
+
+def test_a_group_stands_for_its_tasks_which_need_baselines(tmp_path, capsys):
+    (tmp_path / "quiz.jsonl").write_bytes(lines(*[FEW_SHOT["multiple_choice"][0]] * 3))
+    entry = {"url": str(tmp_path / "quiz.jsonl"), "kind": "multiple_choice", "group": "core"}
+    listed = {"a": entry | {"baseline": 0.5, "shots": 2}, "b": entry | {"baseline": 0.25}}
+    config = {"sources": {"tasks": listed}, "evaluate": {"tasks": [{"name": "core", "limit": 1}]}}
+    assert TASKS.names(config) == ["a", "b"]
+    assert TASKS.chosen(config)["b"]["limit"] == 1
+    config["evaluate"]["tasks"] = [{"name": "a", "shots": 1}]
+    assert describe(config, "a") == {"name": "a"} | listed["a"] | {"shots": 1}
+    command = ["task", "--config", json.dumps(config), "--name"]
+    assert main([*command, "core", f"--output={tmp_path / 'core'}"]) == 0
+    manifests = [json.loads((tmp_path / f"core/{name}/manifest.json").read_text()) for name in "ab"]
+    assert [(each["shots"], each["baseline"], each["group"]) for each in manifests] == [
+        (1, 0.5, "core"),
+        (None, 0.25, "core"),
+    ]
+    listed["b"] = entry
+    assert main(["task", "--config", json.dumps(config), "--name=b", f"--output={tmp_path}/b"]) == 1
+    assert "b: has no baseline, by which the scores of the group core" in capsys.readouterr().err
+    with pytest.raises(UserError, match=r"\(there: core\)"):
+        describe(config, "c")
+
+
+def test_more_shots_than_other_items_are_refused(tmp_path):
+    (tmp_path / "quiz.jsonl").write_bytes(lines(*[FEW_SHOT["multiple_choice"][0]] * 3))
+    task = {"name": "quiz", "kind": "multiple_choice", "url": str(tmp_path / "quiz.jsonl")}
+    prepare(task | {"shots": 2}, tmp_path / "quiz")
+    with pytest.raises(UserError, match=r"shots is 3, but an item has only 2 others of its kind"):
+        prepare(task | {"shots": 3}, tmp_path / "quiz")
 
 
 REAL = {

@@ -32,24 +32,31 @@ def item(*choices: str, gold: int = 0, id: str = "1") -> dict:
     return {"id": id, "contexts": ["Why?"], "choices": list(choices), "gold": gold}
 
 
+def judged(
+    kind: str, item: dict, sums: list[float], tokens: list[int] | None = None, greedy: bool = False
+) -> dict:
+    return judge(kind, item, np.array(sums), np.array(tokens or [1] * len(sums)), greedy)
+
+
 def test_the_likeliest_choice_is_picked_as_it_is_and_by_its_length():
-    record = judge("piqa", item("a long choice", "short", gold=0), np.array([-13.0, -6.0]), False)
-    assert record["choice"] == {"acc": 1, "acc_norm": 0}  # −13/13 = −1 against −6/5
-    assert record["correct"] == {"acc": False, "acc_norm": True}
+    record = judged("piqa", item("a long choice", "short", gold=0), [-13.0, -6.0], [4, 1])
+    # −13/13 = −1 against −6/5, and −13/4 against −6
+    assert record["choice"] == {"acc": 1, "acc_norm": 0, "acc_token": 0}
+    assert record["correct"] == {"acc": False, "acc_norm": True, "acc_token": True}
     assert record["loglikelihoods"] == [-13.0, -6.0]
-    tied = judge("piqa", item("ab", "cd"), np.array([-1.0, -1.0]), False)
-    assert tied["choice"] == {"acc": 0, "acc_norm": 0}  # ties go to the first
+    tied = judged("piqa", item("ab", "cd"), [-1.0, -1.0])
+    assert set(tied["choice"].values()) == {0}  # ties go to the first
 
 
 def test_length_is_counted_in_characters_not_in_bytes():
-    record = judge("piqa", item("éé", "abc"), np.array([-4.0, -5.0]), False)
-    assert record["choice"] == {"acc": 0, "acc_norm": 1}
+    record = judged("piqa", item("éé", "abc"), [-4.0, -5.0])
+    assert record["choice"] == {"acc": 0, "acc_norm": 1, "acc_token": 0}
 
 
 def test_a_score_has_its_standard_error_and_its_baseline():
     items = [item("a", "b"), item("a", "b", "c", "d"), item("a", "b")]
     records = [
-        judge("arc_easy", each, np.array([value, *[-2.0] * (len(each["choices"]) - 1)]), False)
+        judged("arc_easy", each, [value, *[-2.0] * (len(each["choices"]) - 1)])
         for each, value in zip(items, (-1, -3, -1), strict=True)
     ]
     scores = summarise_task("arc_easy", items, records)
@@ -62,7 +69,7 @@ def test_a_score_has_its_standard_error_and_its_baseline():
 
 def test_last_words_have_a_perplexity_and_groups_scores_of_their_own():
     records = [
-        judge("lambada", item("sea"), np.array([-value]), greedy)
+        judged("lambada", item("sea"), [-value], greedy=greedy)
         for value, greedy in ((1.0, True), (3.0, False))
     ]
     scores = summarise_task("lambada", [item("sea")] * 2, records)
@@ -73,7 +80,7 @@ def test_last_words_have_a_perplexity_and_groups_scores_of_their_own():
     }
     pairs = [item("good", "bad") | {"group": group} for group in ("x", "x", "y")]
     records = [
-        judge("blimp", pair, np.array([value, -2.0]), False)
+        judged("blimp", pair, [value, -2.0])
         for pair, value in zip(pairs, (-1, -3, -1), strict=True)
     ]
     assert {

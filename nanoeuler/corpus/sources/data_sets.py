@@ -25,8 +25,9 @@ from nanoeuler.corpus.sources.source import (
     folder_of,
     without_address,
 )
+from nanoeuler.corpus.task_layouts import ASKED, LAYOUTS
 from nanoeuler.errors import LONGEST_PATH, UserError, brief
-from nanoeuler.storage.section import key, section
+from nanoeuler.storage.section import Section, key, section
 
 VALIDATION_SHARE = 0.02
 """Share of the records that is held out, unless the configuration says otherwise."""
@@ -265,12 +266,53 @@ class Questions(DataSets):
 
 
 @section
-class TaskEntry(DataSet):
-    """The items of a task."""
+class Asked(Section):
+    """How the items of a task are asked."""
 
     kind: Literal[
-        "hellaswag", "arc_easy", "arc_challenge", "piqa", "winogrande", "blimp", "lambada", None
-    ] = key("layout and scoring of the file; null takes the name", default=None)
+        "hellaswag",
+        "arc_easy",
+        "arc_challenge",
+        "piqa",
+        "winogrande",
+        "blimp",
+        "lambada",
+        "multiple_choice",
+        "schema",
+        "language_modelling",
+        None,
+    ] = key(
+        "layout and scoring of the file; null takes the sources file's, or the name", default=None
+    )
+    shots: int | None = key(
+        "other items of the task that stand, answered, before each; null takes the sources file's, "
+        "or 0",
+        default=None,
+        ge=0,
+    )
+    delimiter: str | None = key(
+        'what is put behind each context, before the space and the choice, such as "\\nAnswer:"; '
+        "null takes the sources file's, or nothing",
+        default=None,
+    )
+    baseline: float | None = key(
+        "score of guessing; null takes the sources file's, or the mean of 1 / choices",
+        default=None,
+        ge=0,
+        lt=1,
+    )
+
+
+@section
+class TaskEntry(DataSet, Asked):
+    """The items of a task."""
+
+    group: str | None = key(
+        "name that stands for all tasks with this group; the mean of their scores, centred by "
+        "their baselines, is the group's",
+        default=None,
+        min_length=1,
+    )
     members: str | None = key(
         "pattern of the files in a zip archive that are read; null takes every .jsonl file",
         default=None,
@@ -278,15 +320,41 @@ class TaskEntry(DataSet):
 
 
 def describe(config: Config, name: str) -> dict[str, Any]:
-    from nanoeuler.corpus.tasks import describe_task  # loads an HTTP client
+    """Return the entry of the task `name` in evaluate.tasks, completed from the sources file.
 
-    return describe_task(name, config)
+    Raises `UserError` for a task that neither describes.
+    """
+    own, listed = TASKS.chosen(config).get(name, {}), TASKS.listed(config)
+    kind = own.get("kind") or listed.get(name, {}).get("kind") or name
+    given = {key: own[key] for key in ASKED if own.get(key) is not None}
+    if own.get("url"):
+        entry = {"url": own["url"], "kind": kind, "licence": "your own file", **given}
+    elif name in listed:
+        entry = {**listed[name], "kind": kind, **given}
+    else:
+        there = dict.fromkeys(entry.get("group") or task for task, entry in listed.items())
+        raise UserError(
+            f"{name}: no name under tasks in the sources file (there: "
+            f"{', '.join(there) or 'none'}); correct it, or give it a url"
+        )
+    if entry["kind"] not in LAYOUTS:
+        raise UserError(
+            f"{name}: {entry['kind']} is no kind of task; give kind as one of {', '.join(LAYOUTS)}"
+        )
+    if entry.get("group") and entry.get("baseline") is None:
+        raise UserError(
+            f"{name}: has no baseline, by which the scores of the group {entry['group']} are "
+            "centred; give the score of guessing"
+        )
+    return {"name": name, **entry}
 
 
 def prepare_task(config: Config, name: str, output: Path) -> None:
-    from nanoeuler.corpus.tasks import prepare
+    from nanoeuler.corpus.tasks import prepare  # loads an HTTP client
 
-    prepare(describe(config, name), output)
+    tasks = TASKS.members(config, name)
+    for task in tasks:
+        prepare(describe(config, task), output if tasks == [name] else output / task)
 
 
 class Tasks(DataSets):
@@ -305,10 +373,15 @@ class Tasks(DataSets):
                 Option(
                     "--name",
                     None,
-                    "name in evaluate.tasks or in the sources file, such as hellaswag",
+                    "name in evaluate.tasks or in the sources file, such as hellaswag, or of a "
+                    "group, such as core",
                     str,
                 ),
-                Option("--output", "DIR", "folder to write: items.jsonl, manifest.json"),
+                Option(
+                    "--output",
+                    "DIR",
+                    "folder to write: items.jsonl, manifest.json; of a group, a folder for each",
+                ),
             ),
             values=lambda config, item: {
                 "name": item,
@@ -323,27 +396,37 @@ class Tasks(DataSets):
     )
 
     def names(self, config: Config) -> list[str]:
-        return [task["name"] for task in config.get("evaluate", {}).get("tasks", [])]
+        return list(self.chosen(config))
+
+    def chosen(self, config: Config) -> dict[str, dict[str, Any]]:
+        """The tasks of evaluate.tasks, each with its entry there; a group's entry is that of
+        all."""
+        entries = config.get("evaluate", {}).get("tasks", [])
+        return {task: entry for entry in entries for task in self.members(config, entry["name"])}
+
+    def members(self, config: Config, name: str) -> list[str]:
+        """The tasks that a name stands for: those of a group, or the one."""
+        listed = self.listed(config).items()
+        return [task for task, entry in listed if entry.get("group") == name] or [name]
 
     def entry(self, config: Config, name: str) -> dict[str, Any]:
         return describe(config, name)
 
     def check(self, config: Config, place: Place) -> None:
-        tasks, names = config["evaluate"]["tasks"], set()
-        for number, task in enumerate(tasks):
+        names = set()
+        for number, entry in enumerate(config["evaluate"]["tasks"]):
             key = ("evaluate", "tasks", number)
-            if task["name"] in names:
-                place.refuse(
-                    key,
-                    f"is the second one named {task['name']}; give it another name, and its kind",
-                )
-            names.add(task["name"])
-            try:
-                describe(
-                    {"evaluate": {"tasks": [task]}, "sources": config["sources"]}, task["name"]
-                )
-            except UserError as error:
-                raise UserError(f"{place.where(key)}: evaluate.tasks: {error}") from error
+            alone = {"evaluate": {"tasks": [entry]}, "sources": config["sources"]}
+            for name in self.names(alone):
+                if name in names:
+                    place.refuse(
+                        key, f"is the second one named {name}; give it another name, and its kind"
+                    )
+                names.add(name)
+                try:
+                    describe(alone, name)
+                except UserError as error:
+                    raise UserError(f"{place.where(key)}: evaluate.tasks: {error}") from error
 
 
 QUESTIONS, TASKS = Questions(), Tasks()
