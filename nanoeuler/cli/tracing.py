@@ -1,7 +1,8 @@
-"""Subcommands that say where a text comes from: `index`, `trace`."""
+"""Subcommands that say where a text comes from, `index` and `trace`; and `without`."""
 
 import argparse
 import json
+from pathlib import Path
 from typing import Any
 
 from nanoeuler import log
@@ -48,6 +49,31 @@ def register(subparsers: Subparsers) -> None:
     parser.add_number("--documents", "most documents that are shown of a span (default 3)", 3)
     parser.add_json()
     parser.finish(run_trace)
+    register_without(subparsers)
+
+
+def register_without(subparsers: Subparsers) -> None:
+    parser = subparsers.add_parser(
+        "without",
+        help="train again without a document, and show what changes",
+        description="Pretrain a run's model again without a document, on rows that are otherwise "
+        "the same, and show bits per byte and a reply before and after. It takes as long as the "
+        "run's pretraining, and resumes where it stopped.",
+    )
+    parser.add_argument(
+        "words",
+        nargs="+",
+        metavar="DOCUMENT RUN",
+        help="a document or several: a title, a URL, a file, or SOURCE:NUMBER, as `nanoeuler "
+        "trace` prints them; and the folder of the run, such as results/demo",
+    )
+    parser.add_argument(
+        "--prompt", metavar="TEXT", help="the text that both continue (default: its first words)"
+    )
+    parser.add_json()
+    parser.add_device()
+    parser.add_gpus()
+    parser.finish(run_without)
 
 
 def run_index(options: argparse.Namespace) -> None:
@@ -72,6 +98,42 @@ def run_trace(options: argparse.Namespace) -> None:
         print(json.dumps(found, ensure_ascii=False))
     else:
         print(log.printable(as_text(found)), end="")
+
+
+def run_without(options: argparse.Namespace) -> int:
+    from nanoeuler.backend import make_backend
+    from nanoeuler.tracing.without import compare, leave_out, train_without
+    from nanoeuler.training.stopping import Stopped
+
+    *names, run = options.words
+    if not names:
+        raise UserError(f"{run}: name a document of the corpus and the folder of a run")
+    prompt = None if options.prompt is None else read_prompt(options.prompt)
+    left_out = leave_out(Path(run), names)
+    settings = left_out.config["pretrain"]
+    precision = settings["precision"], settings["residual_precision"]
+    backend = make_backend(options.device, options.gpus, *precision)
+    try:
+        folder = train_without(left_out, backend)
+    except Stopped as stopped:
+        log.line("stopped", "the state is saved; run the same command again to go on")
+        return 128 + stopped.signal_number
+    found = compare(left_out, folder, backend, prompt)
+    print(json.dumps(found, ensure_ascii=False) if options.json else log.printable(told(found)))
+    return 0
+
+
+def told(found: dict[str, Any]) -> str:
+    """What a document was worth, for people."""
+    lines = [f"without {origin(document)}" for document in found["documents"]]
+    lines.append(f"{'bits per byte':<18}{'with':>9}{'without':>9}{'change':>9}")
+    for name, values in found["bits_per_byte"].items():
+        before, after = values["with"], values["without"]
+        lines.append(f"  {name:<16}{before:>9.4f}{after:>9.4f}{after - before:>+9.4f}")
+    lines.append(f"“{found['prompt']}” goes on")
+    for name, reply in found["replies"].items():
+        lines.append(f"  {name + ':':<9}{' '.join(reply.split())}")
+    return "\n".join(lines)
 
 
 def as_text(found: dict[str, Any]) -> str:
@@ -100,12 +162,10 @@ def times(counts: dict[str, int]) -> str:
 
 def origin(document: dict[str, Any]) -> str:
     """A document as people name it."""
-    number = document["number"]
-    title = document.get("title") or document.get("address") or f"number {number}"
-    told = [title, document.get("author"), document.get("source"), document.get("licence")]
-    if document.get("title") and document.get("address"):
-        told.insert(2, document["address"])
-    return ", ".join(filter(None, told))
+    names = [document.get(key) for key in ("title", "author", "address")]
+    if document.get("source"):
+        names.append(f"{document['source']}:{document['number']}")
+    return ", ".join(filter(None, [*names, document.get("licence")]))
 
 
 def reading(readings: list[dict[str, Any]]) -> str:

@@ -159,7 +159,11 @@ def text_lesson(told: Told) -> Lesson:
     stream = pretrain.training_stream(settings, told.model, *text, end_id, seed)
     length = stream.length
 
+    left_out = told.description["info"].get("without", [])
+
     def rows_of(first: int, tokens: int) -> range:
+        if any(start <= first < stop for start, stop in left_out):  # a span is of one document
+            return range(0)
         return range(first // length, (first + tokens - 1) // length + 1)
 
     return Lesson(told.rows(stream), rows_of)

@@ -18,97 +18,101 @@ def suffix_array(tokens: np.ndarray) -> np.ndarray:
     text = np.ascontiguousarray(tokens, np.int32)
     if not len(text):
         return np.zeros(0, np.int32)
-    smaller, starts, ends = classify(text, int(text.max()) + 1)
-    first = np.flatnonzero(smaller[1:] & ~smaller[:-1]) + 1  # the leftmost of smaller ones
+    smaller = np.zeros(len(text), np.bool_)  # than the next suffix: the last one is not
+    counts, of_smaller = np.zeros((2, int(text.max()) + 1), np.int64)
+    classify(text, smaller, counts, of_smaller)
+    ends = np.cumsum(counts)  # of the suffixes that begin with each token
     order = np.empty(len(text), np.int32)
-    chosen = first.astype(np.int32)
-    induce(text, smaller, starts, ends, chosen, order)
+
+    def induce_from(chosen: np.ndarray) -> None:
+        order.fill(-1)
+        induce(text, smaller, chosen, order, ends - of_smaller, ends - counts, ends.copy())
+
+    chosen = (np.flatnonzero(smaller[1:] & ~smaller[:-1]) + 1).astype(np.int32)
+    induce_from(chosen)
     if len(chosen) > 1:
-        names, distinct = name_substrings(text, chosen, order)
+        which = np.full(len(text), -1, np.int32)
+        which[chosen] = np.arange(len(chosen))
+        names = np.empty(len(chosen), np.int32)
+        distinct = name_substrings(text, chosen, order, which, names)
+        del which
         if distinct < len(chosen):
             chosen = chosen[suffix_array(names)]
         else:
             chosen[names] = chosen.copy()
-        induce(text, smaller, starts, ends, chosen, order)
+        induce_from(chosen)
     return order
 
 
 @compiled()
-def classify(text, size):
-    """Which suffixes are smaller than the next one (n,), and where each token's suffixes begin
-    among all and the smaller ones of them: (size,) and (size,) int64."""
-    n = len(text)
-    smaller = np.zeros(n, np.bool_)  # the last one is larger than the empty one behind it
-    counts, of_smaller = np.zeros(size + 1, np.int64), np.zeros(size, np.int64)
-    counts[text[n - 1] + 1] += 1
-    for i in range(n - 2, -1, -1):
-        token = text[i]
-        smaller[i] = token < text[i + 1] or (token == text[i + 1] and smaller[i + 1])
-        counts[token + 1] += 1
-        of_smaller[token] += smaller[i]
-    ends = np.cumsum(counts)
-    return smaller, ends[:-1].copy(), ends[1:] - of_smaller
+def classify(text, smaller, counts, of_smaller):
+    """Say which suffixes are smaller than the next one (n,), and count all suffixes and the smaller
+    ones by their first tokens, (ids,) each."""
+    last = len(text) - 1
+    counts[text[last]] += 1
+    for i in range(last - 1, -1, -1):
+        token, after = text[i], text[i + 1]
+        counts[token] += 1
+        if token < after or (token == after and smaller[i + 1]):
+            smaller[i] = True
+            of_smaller[token] += 1
 
 
 @compiled()
-def induce(text, smaller, starts, middles, chosen, order):
-    """Put all suffixes into `order`, given the leftmost smaller ones as `chosen`, in their order.
+def induce(text, smaller, chosen, order, middles, starts, ends):
+    """Put all suffixes into `order`, of -1, given the leftmost smaller ones in their order.
 
-    A token's larger suffixes lie from `starts` on, its smaller ones from `middles` on. Where those
-    of `chosen` are out of order, the suffixes are ordered by their tokens up to the next of them.
+    A token's larger suffixes lie from `starts` on, its smaller ones between `middles` and `ends`;
+    the three are used up. Where those of `chosen` are out of order, the suffixes are ordered by
+    their tokens up to the next of them.
     """
-    n = len(text)
-    order[:] = -1
-    places = middles.copy()
     for suffix in chosen:
-        order[places[text[suffix]]] = suffix
-        places[text[suffix]] += 1
-    places = starts.copy()
-    order[places[text[n - 1]]] = n - 1
-    places[text[n - 1]] += 1
+        token = text[suffix]
+        order[middles[token]] = suffix
+        middles[token] += 1
+    n = len(text)
+    token = text[n - 1]
+    order[starts[token]] = n - 1
+    starts[token] += 1
     for i in range(n):
         before = order[i] - 1
         if before >= 0 and not smaller[before]:
-            order[places[text[before]]] = before
-            places[text[before]] += 1
-    places[:-1] = starts[1:]
-    places[-1] = n
+            token = text[before]
+            order[starts[token]] = before
+            starts[token] += 1
     for i in range(n - 1, -1, -1):
         before = order[i] - 1
         if before >= 0 and smaller[before]:
-            places[text[before]] -= 1
-            order[places[text[before]]] = before
+            token = text[before]
+            ends[token] -= 1
+            order[ends[token]] = before
 
 
 @compiled()
-def name_substrings(text, chosen, order):
-    """Numbers (m,) int32 that order the substrings between neighbours of `chosen` as `order` does,
-    equal for equal ones, and how many there are."""
-    n, m = len(text), len(chosen)
-    which = np.full(n, -1, np.int32)
-    for number in range(m):
-        which[chosen[number]] = number
-    names = np.empty(m, np.int32)
+def name_substrings(text, chosen, order, which, names):
+    """Number the substrings between neighbours of `chosen` (m,) as `order` has them, equal ones
+    alike; returns how many differ. `which` (n,) is the place of a suffix in `chosen`, or -1."""
+    m = len(chosen)
     name, last = -1, -1
     for suffix in order:
         number = which[suffix]
         if number < 0:
             continue
-        stop = chosen[number + 1] if number + 1 < m else n
         equal = False
-        if last >= 0:
-            last_stop = chosen[last + 1] if last + 1 < m else n
+        if last >= 0 and max(number, last) + 1 < m:
+            size = chosen[number + 1] - suffix
             other = chosen[last]
-            if last_stop - other == stop - suffix and max(stop, last_stop) < n:
+            if size == chosen[last + 1] - other:
                 equal = True
-                for offset in range(stop - suffix + 1):
+                for offset in range(size + 1):
                     if text[suffix + offset] != text[other + offset]:
                         equal = False
                         break
-        name += not equal
+        if not equal:
+            name += 1
         names[number] = name
         last = number
-    return names, name + 1
+    return name + 1
 
 
 @compiled()

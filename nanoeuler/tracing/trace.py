@@ -134,7 +134,7 @@ class Tracer:
 
     def trace(self, text: str, least: int, most: int, documents: int) -> dict[str, Any]:
         """All that `nanoeuler trace --json` prints: up to `most` spans of at least `least` tokens,
-        with up to `documents` documents each."""
+        with up to `documents` documents of each collection."""
         ids = self.encode(text)
         began = time.perf_counter()
         spans = self.spans(ids, least)
@@ -165,7 +165,8 @@ class Tracer:
     # ---- where a span is from
 
     def documents(self, span: Span, most: int) -> list[dict[str, Any]]:
-        """Up to `most` places of a span, and when they were read, held-out ones last."""
+        """Up to `most` places of a span in each collection, and when they were read; held-out ones
+        last."""
         found: list[dict[str, Any]] = []
         order = [
             TRAINED,
@@ -173,8 +174,9 @@ class Tracer:
             HELD_OUT,
         ]
         for collection in order:
+            before = len(found)
             for part, places in span.found[collection]:
-                for first in np.sort(places)[: most - len(found)].tolist():
+                for first in np.sort(places)[: before + most - len(found)].tolist():
                     found.append(
                         {"in": collection} | self.document(collection, part, first, span.length)
                     )

@@ -6,7 +6,7 @@ from a counter-based generator whose key is the seed, the stream and the epoch.
 
 import math
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -147,7 +147,8 @@ def loss_weights(
 class TextStream:
     """Rows of `length` tokens cut from one long sequence.
 
-    In an epoch every token is once a target of head 0.
+    In an epoch every token is once a target of head 0. The rows are the same with documents left
+    out, whose tokens, [first, stop) of each in `without`, are then neither seen nor targets.
     """
 
     pure = True
@@ -162,8 +163,10 @@ class TextStream:
         document_mask: bool,
         seed: int,
         name: str,
+        without: Sequence[tuple[int, int]] = (),
     ):
         self.sequence, self.length, self.mtp_weights = sequence, length, mtp_weights
+        self.without = without
         self.end_id, self.document_mask = end_id, document_mask
         self.row_count = -(-len(sequence) // length)
         self.rows_per_step = max(1, batch_tokens // length)
@@ -171,8 +174,19 @@ class TextStream:
 
     def rows(self, step: int, model: "Transformer | None" = None) -> StepRows:
         heads, end_id = len(self.mtp_weights), self.end_id
-        rows = self.sequence, self.order.step(step), self.length
-        ids, following, counts = windows(*rows, heads, end_id)
+        index_R = self.order.step(step)
+        ids, following, counts = windows(self.sequence, index_R, self.length, heads, end_id)
+        left_out = self.left_out(index_R)
+        ids[left_out] = end_id
         positions, starts, targets = frame(ids, following, end_id, self.document_mask)
         mask_padding(targets, counts)
+        targets[left_out] = -1
         return StepRows(ids, positions, starts, targets, loss_weights(targets, self.mtp_weights))
+
+    def left_out(self, index_R: np.ndarray) -> np.ndarray:
+        """Which tokens (R, T) of some rows are of documents that are left out."""
+        token_RT = index_R[:, None] * self.length + np.arange(self.length)
+        found = np.zeros(token_RT.shape, bool)
+        for first, stop in self.without:
+            found |= (first <= token_RT) & (token_RT < stop)
+        return found

@@ -10,6 +10,15 @@ def sorted_suffixes(tokens):
     return sorted(range(len(tokens)), key=lambda first: tokens[first:].tolist())
 
 
+def indexed(ids):
+    """Tokens and their suffix array, not to be written, as those that an index maps."""
+    tokens = np.array(ids, np.uint16)
+    order = suffix_array(tokens)
+    for array in (tokens, order):
+        array.setflags(write=False)
+    return tokens, order
+
+
 def places(tokens, span):
     """Where `span` stands, by looking at every place."""
     listed, wanted = tokens.tolist(), span.tolist()
@@ -38,9 +47,9 @@ def test_the_longest_match_from_each_token_and_its_places_are_those_of_a_search_
     random = np.random.default_rng(5)
     for _ in range(60):
         ids = int(random.integers(1, 5))
-        tokens = random.integers(0, ids, random.integers(1, 60)).astype(np.uint16)
+        tokens, order = indexed(random.integers(0, ids, random.integers(1, 60)))
         query = random.integers(0, ids + 1, 12).astype(np.int32)
-        order, lengths = suffix_array(tokens), np.zeros(len(query), np.int64)
+        lengths = np.zeros(len(query), np.int64)
         longest_matches(tokens, order, query, lengths)
         for first, length in enumerate(lengths.tolist()):
             assert not length or places(tokens, query[first : first + length])
@@ -55,6 +64,5 @@ def test_the_longest_match_from_each_token_and_its_places_are_those_of_a_search_
 def test_a_match_is_only_raised_so_that_parts_can_be_searched_one_after_another():
     query, lengths = np.array([1, 2, 3, 4], np.int32), np.zeros(4, np.int64)
     for part in ([1, 2, 3], [2, 3, 4, 1]):
-        tokens = np.array(part, np.uint16)
-        longest_matches(tokens, suffix_array(tokens), query, lengths)
+        longest_matches(*indexed(part), query, lengths)
     assert lengths.tolist() == [3, 3, 2, 1]

@@ -1,6 +1,6 @@
 """Inputs of every stage of training."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -28,6 +28,8 @@ class Inputs(Generic[Settings]):
     """Folder of the model that it starts from."""
     others: Mapping[str, Path] = field(default_factory=dict)
     """Manifests of other records, by their kinds: prompts that they hold out are not learned."""
+    without: Sequence[tuple[int, int]] = ()
+    """Documents that pretraining leaves out, as first token and end in the text for training."""
 
     def apart(self) -> tuple[frozenset[str], dict[str, str]]:
         """The keys of the prompts that the others hold out, and the hashes of their records."""

@@ -6,7 +6,7 @@
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,7 +53,8 @@ def job(inputs: Inputs[Pretrain], backend: "Backend", group: Group = ALONE) -> J
     old = TokenStore.open(settings.old_tokens) if settings.old_tokens else None
     if old:
         old.check_tokenizer(tokenizer, tokenizer_path)
-    stream = training_stream(settings, model, own, old, tokenizer.end_id, seed)
+    stream = training_stream(settings, model, own, old, tokenizer.end_id, seed, inputs.without)
+    left_out = {"without": [*map(list, inputs.without)]} if inputs.without else {}
     describe_amount(len(stream.sequence), settings.tokens, model)
     tokens_per_step = stream.rows_per_step * stream.length
     steps = math.ceil(settings.tokens / tokens_per_step)
@@ -108,6 +109,7 @@ def job(inputs: Inputs[Pretrain], backend: "Backend", group: Group = ALONE) -> J
             "tokenizer": tokenizer.fingerprint,
             "parent": parent.fingerprint if parent else None,
             **({"old_tokens": old.fingerprint} if old else {}),
+            **left_out,
         },
         stream=stream,
         schedule=Schedule.of(settings, steps),
@@ -131,6 +133,7 @@ def job(inputs: Inputs[Pretrain], backend: "Backend", group: Group = ALONE) -> J
             "corpus": store.manifest.get("corpus"),
             "tokens_fingerprint": store.fingerprint,
             "document_mask": settings.document_mask,
+            **left_out,
         },
     )
 
@@ -142,6 +145,7 @@ def training_stream(
     old: TokenStore | None,
     end_id: int,
     seed: int,
+    without: Sequence[tuple[int, int]] = (),
 ) -> TextStream:
     """The rows of the tokens `own`, mixed with `old` ones where there are any."""
     sequence = own
@@ -156,6 +160,7 @@ def training_stream(
         settings.document_mask,
         seed,
         name="pretrain",
+        without=without,
     )
 
 
