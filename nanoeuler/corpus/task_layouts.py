@@ -23,6 +23,13 @@ llm-foundry's layouts are kinds of their own, and the five kinds that are there 
     multiple_choice      query, choices, gold[, category]
     schema               context_options, continuation, gold
     language_modelling   context, continuation[, category]
+
+Kinds whose names begin with chat are asked through the template of the model, and have one context,
+what is said to it:
+
+    chat_choice          as arc_*; the choices are letters, which the context explains
+    chat_number          question, answer, which may end with #### and a number, as in GSM8K
+    chat_spelling        as lambada: the last word is to be spelled
 """
 
 import re
@@ -42,6 +49,8 @@ ASKED = ("shots", "delimiter", "baseline")
 """Keys that say how a task is asked, which a configuration may give anew."""
 LAST_WORDS = ("language_modelling", "lambada")
 """Kinds whose items have one continuation, which greedy decoding is to write."""
+REPLIES = {"chat_number": "number", "chat_spelling": "answer"}
+"""Kinds whose items are answered by a greedy reply → the reward by which it is right."""
 
 
 def read_item(kind: str, record: Any, number: int, delimiter: str = "") -> Item:
@@ -55,7 +64,7 @@ def read_item(kind: str, record: Any, number: int, delimiter: str = "") -> Item:
     item = LAYOUTS[kind](record)
     if not all(choice.strip() for choice in item["choices"]):
         raise BadItem("a choice is empty")
-    if kind not in LAST_WORDS and max(len(item["choices"]), len(item["contexts"])) < 2:
+    if kind not in (*LAST_WORDS, *REPLIES) and max(len(item["choices"]), len(item["contexts"])) < 2:
         raise BadItem("fewer than two choices")
     if not 0 <= item["gold"] < max(len(item["choices"]), len(item["contexts"])):
         raise BadItem("gold is out of range")
@@ -197,6 +206,26 @@ def category(record: Record) -> Item:
     return {"group": text(record, "category")} if "category" in record else {}
 
 
+def chat_choice(record: Record) -> Item:
+    item = arc(record)
+    question = item["contexts"][0].removesuffix("\nAnswer:").removeprefix("Question: ")
+    letters = [chr(ord("A") + number) for number in range(len(item["choices"]))]
+    lines = map(". ".join, zip(letters, item["choices"], strict=True))
+    asked = "\n".join([question, *lines, "Answer with the letter alone."])
+    return item | {"contexts": [asked], "choices": letters}
+
+
+def chat_number(record: Record) -> Item:
+    answer = text(record, "answer").rpartition("####")[2].strip()
+    return {"contexts": [text(record, "question")], "choices": [answer], "gold": 0}
+
+
+def chat_spelling(record: Record) -> Item:
+    word = lambada(record)["choices"][0]
+    said = f"Spell this word, with a space between its letters: {word}"
+    return {"contexts": [said], "choices": [" ".join(word)], "gold": 0}
+
+
 LAYOUTS: dict[str, Callable[[Record], Item]] = {
     "hellaswag": hellaswag,
     "arc_easy": arc,
@@ -208,6 +237,9 @@ LAYOUTS: dict[str, Callable[[Record], Item]] = {
     "multiple_choice": foundry,
     "schema": schema,
     "language_modelling": language_modelling,
+    "chat_choice": chat_choice,
+    "chat_number": chat_number,
+    "chat_spelling": chat_spelling,
 }
 """Kind of task → function that reads a record of it."""
 

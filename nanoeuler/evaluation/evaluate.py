@@ -39,12 +39,11 @@ from nanoeuler.system import provenance
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.shards import TokenStore
 from nanoeuler.training.distributed.group import ALONE, Group
+from nanoeuler.training.parents import UNTUNED_TEMPLATE
 
 if TYPE_CHECKING:
     from nanoeuler.backend.ops import Backend
 
-UNTUNED_TEMPLATE = "alpaca"
-"""The template of the questions to a model that was tuned on none: its score before tuning."""
 PLAIN = Sampling(temperature=1.0, top_k=0, top_p=1.0, seed=1)
 """The model's own distribution: greedy replies would show a style of 51 % as one of 100 %."""
 SPACING = 1 << 20

@@ -9,20 +9,19 @@ Where an item has one continuation, `acc` is the share that greedy decoding woul
 the word's perplexity beside it. A standard error is that of a mean over n items: their standard
 deviation (n − 1) / √n.
 
-`shots` other items stand before each, answered right, one a line, drawn by the seed and the item's
-place in the file. Categories count the same each. A group's score is the mean of its tasks' scores,
+Categories count the same each. A group's score is the mean of its tasks' scores,
 each centred by its baseline, (score − baseline) / (1 − baseline): so CORE is defined (Li et al.
 2024, "DataComp-LM", section 3.5).
 
 What a score is worth, its controls tell: `answers_shuffled` is what the same choices would score if
 the right answers were dealt out anew among the items, and `context_swapped` what the model scores
-when each item has the context of another one, behind the same shots.
+when each item has the context of another one, behind the same shots. `without_calculator` is the
+score of a model that has learned to call it, and has to reply without.
 """
 
 import hashlib
 import json
 import math
-import random
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -32,14 +31,13 @@ from typing import Any, TypedDict, TypeVar
 import numpy as np
 
 from nanoeuler import log
-from nanoeuler.corpus.task_layouts import ASKED, LAST_WORDS, Item, peers
+from nanoeuler.corpus.task_layouts import ASKED, LAST_WORDS, REPLIES, Item
 from nanoeuler.errors import UserError
-from nanoeuler.evaluation.continuations import Pair, encode, log_likelihoods
+from nanoeuler.evaluation.asking import Asked, by_likelihood, by_replies, pairs_of
 from nanoeuler.inference.api import LanguageModel
 from nanoeuler.model.likelihood import Share, in_order
 from nanoeuler.storage.files import read_json, read_lines
 from nanoeuler.storage.integrity import Origin, check_file
-from nanoeuler.tokenizer import Tokenizer
 
 QUOTED = {
     "hellaswag": "acc_norm",
@@ -52,15 +50,18 @@ QUOTED = {
     "multiple_choice": "acc_token",
     "schema": "acc_token",
     "language_modelling": "acc",
+    "chat_choice": "acc",
+    "chat_number": "acc",
+    "chat_spelling": "acc",
 }
 """Kind of task → the score that is usually quoted."""
 
-SPACE = " "
-"""Between a context and a choice. A text without a context starts with it, as in
-lm-evaluation-harness."""
-
 KEPT = (*ASKED, "group", "url", "revision", "licence", "sha256", "items_sha256")
-CONTROLS = {"context_swapped": "another item's context", "answers_shuffled": "answers shuffled"}
+CONTROLS = {
+    "context_swapped": "another item's context",
+    "answers_shuffled": "answers shuffled",
+    "without_calculator": "without the calculator",
+}
 """Name of a control → what reports call it."""
 """Keys of a task's manifest that its scores repeat."""
 
@@ -106,27 +107,6 @@ def select_items(items: Sequence[T], limit: int | None, seed: int) -> list[T]:
     return [items[index] for index in sorted(chosen)]
 
 
-def draw(others: Sequence[int], own: int, count: int, seed: int) -> list[int]:
-    """`count` of the indices `others` without `own`, or all of them if they are fewer. Another item
-    or seed draws others."""
-    count = min(count, len(others) - 1)
-    roll = random.Random(seed << 32 | own).random  # the one sequence that Python guarantees
-    drawn: dict[int, None] = {}
-    while len(drawn) < count:
-        index = others[int(roll() * len(others))]
-        if index != own:
-            drawn[index] = None
-    return list(drawn)
-
-
-def answered(item: Item) -> str:
-    """An item with its right answer, as a line of examples."""
-    gold, contexts, choices = item["gold"], item["contexts"], item["choices"]
-    context = contexts[gold if len(contexts) > 1 else 0]
-    choice = choices[gold if len(choices) > 1 else 0]
-    return f"{context}{SPACE}{choice}\n"
-
-
 def score_task(
     model: LanguageModel,
     manifest: Path,
@@ -144,156 +124,93 @@ def score_task(
     """
     described, items = task
     name, kind = described["name"], described["kind"]
-    shots, swap = described.get("shots") or 0, settings.get("controls", False)
+    wanted = settings.get("controls", False)
     limits = {each["name"]: each.get("limit") for each in settings.get("tasks", [])}
     limit = limits.get(name, limits.get(described.get("group")))
     began = time.monotonic()
-    asked: list[Item] = []
-    sequences: list[Pair] = []
-    swapped: list[Pair] = []
-    skipped: Counter[str] = Counter(described["bad"])
-    truncated, alike = 0, peers(items)
-    for index, item in select_items(list(enumerate(items)), limit, seed):
-        *_, other = drawn = [index, *draw(alike[index], index, shots + 1, seed)]
-        examples = "".join(answered(items[each]) for each in drawn[1 : shots + 1])
-        pairs = encode_item(model.tokenizer, examples, item["contexts"], item["choices"])
-        if max(pair.scored for pair in pairs) > window:
-            skipped["a choice is longer than the window"] += 1
-            continue
-        truncated += any(pair.inputs(window) < len(pair.ids) - 1 for pair in pairs)
-        asked.append(item)
-        sequences += pairs
-        if swap:
-            contexts = items[other]["contexts"]
-            swapped += encode_item(model.tokenizer, examples, contexts, item["choices"])
-    if not asked:
+    chosen = select_items(range(len(items)), limit, seed)
+    if kind in REPLIES:
+        most = settings["max_new_tokens"]
+        asked = by_replies(model, described, items, chosen, most, wanted, share)
+    else:
+        asked = by_likelihood(model, described, items, chosen, window, wanted, seed, share)
+    if not asked.items:
         raise UserError(
             f"{manifest}: no item can be asked, since every choice is longer than the window of "
             f"{window} tokens; take a longer model.context"
         )
-    swap = swap and any(any(item["contexts"]) for item in asked)
-
-    def ask(title: str, sequences: Sequence[Pair]) -> list[dict[str, Any]]:
-        with log.Progress(title, len(sequences), "choices") as progress:
-            sums_S, greedy_S = log_likelihoods(
-                model.transformer, sequences, window, model.tokenizer.end_id, progress.update, share
-            )
-        tokens_S = np.array([pair.scored for pair in sequences])
-        records, first = [], 0
-        for item in asked:
-            own = slice(first, first + pairs_of(item))
-            records.append(judge(kind, item, sums_S[own], tokens_S[own], bool(greedy_S[first])))
-            first = own.stop
-        return records
-
-    records = ask(name, sequences)
-    controls = {"context_swapped": ask(f"{name}, swapped", swapped)} if swap else None
+    skipped: Counter[str] = Counter(described["bad"])
+    if asked.too_long:
+        skipped["a choice is longer than the window"] = asked.too_long
     seconds = time.monotonic() - began
-    scores = summarise_task(kind, asked, records, described.get("baseline"), controls) | {
+    scores = summarise_task(kind, asked, described.get("baseline")) | {
         "name": name,
         "skipped": dict(skipped),
-        "truncated": truncated,
+        "truncated": asked.truncated,
         "window": window,
         "limit": limit,
     }
     scores |= {key: described.get(key) for key in KEPT if key != "baseline"}
     shown = {
-        "items": len(asked),
+        "items": len(asked.items),
         scores["metric"]: scores["score"],
         "standard_error": scores["standard_error"],
         "baseline": scores["baseline"],
         **{control: each["score"] for control, each in scores["controls"].items()},
-        "truncated": truncated,
+        "truncated": asked.truncated,
         "skipped": skipped.total(),
-        "items_per_second": len(asked) / seconds,
+        "items_per_second": len(asked.items) / seconds,
     }
     log.line(name, **shown)
-    for control, others in (controls or {}).items():
-        for record, each in zip(records, others, strict=True):
-            record[control] = {key: each[key] for key in ("loglikelihoods", "correct")}
-    return scores, [{"task": name} | record for record in records]
+    for control, others in asked.controls.items():
+        for record, other in zip(asked.records, others, strict=True):
+            record[control] = {key: other[key] for key in other if key not in ("id", "gold")}
+    return scores, [{"task": name} | record for record in asked.records]
 
 
-def encode_item(
-    tokenizer: Tokenizer, examples: str, contexts: Sequence[str], choices: Sequence[str]
-) -> list[Pair]:
-    return [
-        encode(tokenizer, examples + context, SPACE + choice)
-        for context in contexts
-        for choice in choices
-    ]
-
-
-def pairs_of(item: Item) -> int:
-    """The number of its (context, choice) pairs."""
-    return len(item["contexts"]) * len(item["choices"])
-
-
-def judge(
-    kind: str, item: Item, sums_C: np.ndarray, tokens_C: np.ndarray, greedy: bool
-) -> dict[str, Any]:
-    """The model's choice for one item, whose pairs have the log-likelihoods `sums_C` and
-    `tokens_C` tokens behind their contexts."""
-    record: dict[str, Any] = {
-        "id": item["id"],
-        "gold": item["gold"],
-        "loglikelihoods": sums_C.tolist(),
-    }
-    if "group" in item:
-        record["group"] = item["group"]
-    if kind in LAST_WORDS:
-        return record | {"greedy": greedy, "correct": {"acc": greedy}}
-    characters_C = np.array([*map(len, item["choices"])] * len(item["contexts"]), np.float64)
-    choice = {
-        "acc": int(sums_C.argmax()),
-        "acc_norm": int((sums_C / characters_C).argmax()),
-        "acc_token": int((sums_C / tokens_C).argmax()),
-    }
-    correct = {metric: index == item["gold"] for metric, index in choice.items()}
-    return record | {"choice": choice, "correct": correct}
-
-
-def summarise_task(
-    kind: str,
-    items: Sequence[Item],
-    records: Sequence[Mapping[str, Any]],
-    baseline: float | None = None,
-    controls: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
-) -> dict[str, Any]:
-    """The means over `items`, whose records are `records`; `controls` has their records when asked
-    otherwise. A `baseline` is declared; without one that of picking at random is taken."""
-    metric = QUOTED[kind]
-    groups, score = mean_by_group(kind, records, metric)
-    checks = {name: mean_by_group(kind, each, metric)[1] for name, each in (controls or {}).items()}
+def summarise_task(kind: str, asked: Asked, baseline: float | None = None) -> dict[str, Any]:
+    """The means over all items. A `baseline` is declared; without one that of picking at random is
+    taken, and for replies that of the commonest answer."""
+    metric, count = QUOTED[kind], len(asked.items)
+    groups, score = mean_by_group(kind, asked.records, metric)
+    controls = {name: mean_by_group(kind, each, metric)[1] for name, each in asked.controls.items()}
     chance = 0.0
-    if kind not in LAST_WORDS:
-        chance = sum(1 / pairs_of(item) for item in items) / len(items)
-    if controls and kind not in LAST_WORDS:
-        golds: defaultdict[int, Counter[int]] = defaultdict(Counter)
-        for item in items:
-            golds[pairs_of(item)][item["gold"]] += 1
-        dealt = []
-        for item, record in zip(items, records, strict=True):
-            counts = golds[pairs_of(item)]
-            dealt.append(counts[record["choice"][metric]] / counts.total())
-        checks["answers_shuffled"] = mean(dealt)
+    if kind in REPLIES:
+        chance = max(Counter(item["choices"][0] for item in asked.items).values()) / count
+    elif kind not in LAST_WORDS:
+        chance = sum(1 / pairs_of(item) for item in asked.items) / count
+        if controls:
+            controls["answers_shuffled"] = deal_out(asked, metric)
     scores: dict[str, Any] = {
         "kind": kind,
-        "items": len(items),
+        "items": count,
         "metric": metric,
         **score,
         "metrics": {
-            name: mean([record["correct"][name] for record in records])
-            for name in records[0]["correct"]
+            name: mean([record["correct"][name] for record in asked.records])
+            for name in asked.records[0]["correct"]
         },
         "groups": groups,
-        "controls": checks,
+        "controls": controls,
         "chance": chance,
         "baseline": chance if baseline is None else baseline,
     }
     if kind == "lambada":
-        scores["perplexity"] = perplexity([record["loglikelihoods"][0] for record in records])
+        scores["perplexity"] = perplexity([record["loglikelihoods"][0] for record in asked.records])
     return scores
+
+
+def deal_out(asked: Asked, metric: str) -> "Mean":
+    """The mean score of the same picks with the right answers of the items in any order, among
+    those with as many choices."""
+    golds: defaultdict[int, Counter[int]] = defaultdict(Counter)
+    for item in asked.items:
+        golds[pairs_of(item)][item["gold"]] += 1
+    shares = []
+    for item, record in zip(asked.items, asked.records, strict=True):
+        counts = golds[pairs_of(item)]
+        shares.append(counts[record["choice"][metric]] / counts.total())
+    return mean(shares)
 
 
 def mean_by_group(

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from nanoeuler.config import RESOLVED, load
 from nanoeuler.config.stages import BY_NAME, SFT
 from nanoeuler.corpus.sources.data_sets import TASKS, describe
+from nanoeuler.corpus.task_layouts import REPLIES
 from nanoeuler.errors import UserError
 from nanoeuler.storage.files import read_json
 from nanoeuler.storage.timing import read_times
@@ -153,11 +154,15 @@ class Estimates:
         vocab_size = self.config["tokenizer"]["vocab_size"]
         held_out = self.plan.held_out_bytes / bytes_per_token(vocab_size)
         read = min(held_out, evaluate["validation_tokens"] * sources)
+        replied = 0
         for name, task in TASKS.chosen(self.config).items():
-            texts = 1 + (describe(self.config, name).get("shots") or 0)
+            described = describe(self.config, name)
             items = (task.get("limit") or TASK_ITEMS) * (1 + evaluate["controls"])
-            read += items * texts * ITEM_TOKENS
-        replies = 2 * evaluate["chat_prompts"] * SFT.is_part_of(self.config)
+            if described["kind"] in REPLIES:
+                replied += items
+            else:
+                read += items * (1 + (described.get("shots") or 0)) * ITEM_TOKENS
+        replies = replied + 2 * evaluate["chat_prompts"] * SFT.is_part_of(self.config)
         written = (replies + len(evaluate["prompts"])) * evaluate["max_new_tokens"]
         return FORWARD_SHARE * read + WRITTEN_TOKEN * written
 

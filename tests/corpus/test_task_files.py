@@ -150,6 +150,41 @@ def test_a_delimiter_stands_behind_a_context_and_a_category_is_a_group(kind):
     assert read_item(kind, record, 3, "\nA:") == {"id": "3"} | item | group
 
 
+CHAT = {
+    "chat_choice": (
+        ARC,
+        "What floats?\nA. a cork\nB. a nail\nC. a stone\nAnswer with the letter alone.",
+        ["A", "B", "C"],
+        1,
+    ),
+    "chat_number": (
+        {"question": "How many boats are 2 and 3?", "answer": "2+3 = <<2+3=5>>5\n#### 5"},
+        "How many boats are 2 and 3?",
+        ["5"],
+        0,
+    ),
+    "chat_spelling": (
+        LAMBADA,
+        "Spell this word, with a space between its letters: sea",
+        ["s e a"],
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", CHAT)
+def test_what_is_said_in_a_chat_has_the_answer_that_is_wanted(kind):
+    record, said, choices, gold = CHAT[kind]
+    item = read_item(kind, record, 1)
+    assert (item["contexts"], item["choices"], item["gold"]) == ([said], choices, gold)
+
+
+def test_a_task_of_a_chat_takes_no_shots():
+    task = {"name": "sums", "kind": "chat_number", "url": "sums.jsonl", "shots": 2}
+    with pytest.raises(UserError, match=r"sums: has shots, but chat_number is asked through"):
+        describe({"evaluate": {"tasks": [task]}}, "sums")
+
+
 @pytest.mark.parametrize("kind", OFFICIAL)
 def test_the_official_layout_gives_the_item_that_the_harness_asks(kind):
     assert read_item(kind, OFFICIAL[kind], 5) == ITEMS[kind]

@@ -16,8 +16,9 @@ import pytest
 
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.cli import main
+from nanoeuler.evaluation.asking import draw
 from nanoeuler.evaluation.scores import task_lines
-from nanoeuler.evaluation.tasks import CONTROLS, draw
+from nanoeuler.evaluation.tasks import CONTROLS
 from nanoeuler.inference import api
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import SavedModel, save_model

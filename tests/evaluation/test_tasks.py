@@ -9,7 +9,8 @@ import pytest
 
 from nanoeuler.cli import main
 from nanoeuler.corpus.tasks import prepare
-from nanoeuler.evaluation.tasks import judge, mean, select_items, summarise_task
+from nanoeuler.evaluation.asking import Asked, judge
+from nanoeuler.evaluation.tasks import mean, select_items, summarise_task
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import SavedModel, save_model
 from nanoeuler.model.flat import initial_parameters
@@ -59,7 +60,7 @@ def test_a_score_has_its_standard_error_and_its_baseline():
         judged("arc_easy", each, [value, *[-2.0] * (len(each["choices"]) - 1)])
         for each, value in zip(items, (-1, -3, -1), strict=True)
     ]
-    scores = summarise_task("arc_easy", items, records)
+    scores = summarise_task("arc_easy", Asked(items, records))
     assert (scores["metric"], scores["items"], scores["score"]) == ("acc", 3, pytest.approx(2 / 3))
     deviation = math.sqrt(2 / 9 * 3 / 2)  # with n − 1
     assert scores["standard_error"] == pytest.approx(deviation / math.sqrt(3))
@@ -72,7 +73,7 @@ def test_last_words_have_a_perplexity_and_groups_scores_of_their_own():
         judged("lambada", item("sea"), [-value], greedy=greedy)
         for value, greedy in ((1.0, True), (3.0, False))
     ]
-    scores = summarise_task("lambada", [item("sea")] * 2, records)
+    scores = summarise_task("lambada", Asked([item("sea")] * 2, records))
     assert (scores["score"], scores["baseline"]) == (0.5, 0.0)
     assert scores["perplexity"] == {
         "score": pytest.approx(math.exp(2)),
@@ -85,7 +86,7 @@ def test_last_words_have_a_perplexity_and_groups_scores_of_their_own():
     ]
     assert {
         name: group["score"]
-        for name, group in summarise_task("blimp", pairs, records)["groups"].items()
+        for name, group in summarise_task("blimp", Asked(pairs, records))["groups"].items()
     } == {"x": 0.5, "y": 1.0}
 
 

@@ -280,6 +280,9 @@ class Asked(Section):
         "multiple_choice",
         "schema",
         "language_modelling",
+        "chat_choice",
+        "chat_number",
+        "chat_spelling",
         None,
     ] = key(
         "layout and scoring of the file; null takes the sources file's, or the name", default=None
@@ -340,6 +343,11 @@ def describe(config: Config, name: str) -> dict[str, Any]:
     if entry["kind"] not in LAYOUTS:
         raise UserError(
             f"{name}: {entry['kind']} is no kind of task; give kind as one of {', '.join(LAYOUTS)}"
+        )
+    if entry["kind"].startswith("chat") and entry.get("shots"):
+        raise UserError(
+            f"{name}: has shots, but {entry['kind']} is asked through the model's template, as it "
+            "was tuned; take them out"
         )
     if entry.get("group") and entry.get("baseline") is None:
         raise UserError(
