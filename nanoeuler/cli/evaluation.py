@@ -55,6 +55,11 @@ def register_evaluate(subparsers: Subparsers) -> None:
         "MANIFEST",
         "manifest.json of the instructions: some held-out ones are answered",
     )
+    parser.add_optional_path(
+        "--index",
+        "MANIFEST",
+        "manifest.json of the index of the tokens: how much of the replies is copied from the text",
+    )
     parser.add_argument(
         "--tasks",
         type=Path,
@@ -178,7 +183,11 @@ def run_evaluate(options: argparse.Namespace) -> None:
     from nanoeuler.storage.integrity import seal
 
     material = Material(
-        options.tokens, options.questions, options.instructions, tuple(options.tasks)
+        options.tokens,
+        options.questions,
+        options.instructions,
+        options.index,
+        tuple(options.tasks),
     )
     config, folder = load(options.config), model_folder(options)
     with group_of(options, options.output.parent) as group:

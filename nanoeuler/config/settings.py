@@ -534,7 +534,7 @@ class Configuration(Section):
     rl: Rl = subsection(Rl, "learning from the rewards of the model's own replies", enabled=False)
     index: bool = key(
         "index the tokens, 4 bytes for each, so that `nanoeuler trace` says where a text comes "
-        "from",
+        "from, and the evaluation how much of the replies is copied",
         default=False,
         reruns=Reruns.NEVER,
     )

@@ -38,6 +38,7 @@ from nanoeuler.storage.record_folder import RecordFolder
 from nanoeuler.system import provenance
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.shards import TokenStore
+from nanoeuler.tracing.index import MEMORISED, Index, memorised
 from nanoeuler.training.distributed.group import ALONE, Group
 from nanoeuler.training.parents import UNTUNED_TEMPLATE
 
@@ -75,6 +76,8 @@ class Material:
     instructions: Path | None = None
     """Manifest of the instructions: held-out ones are answered, and the commonest answer to the
     others is a baseline."""
+    index: Path | None = None
+    """Manifest of the index of the tokens: how much of the replies is copied from the text."""
     tasks: tuple[Path, ...] = ()
     """Manifests of multiple-choice tasks."""
 
@@ -125,7 +128,7 @@ def evaluate(
     if store:
         limit = settings["validation_tokens"]
         held_out = held_out_scores(model, store, document_mask, limit, window, share)
-    chat = chat_scores(model, chat_prompts, settings, seed, share)
+    chat, replies = chat_scores(model, chat_prompts, settings, seed, share)
     if group.rank:  # the rest takes rank 0 seconds
         group.heed()
         return {}, []
@@ -133,6 +136,9 @@ def evaluate(
         end_id = model.tokenizer.end_id
         path = trajectory.measure(model.transformer, store, document_mask, window, end_id)
         read = reading.read(model.transformer, store, model.tokenizer, document_mask, window)
+    sampled = samples(model, settings, seed, store, instructions)
+    replies += [sample["text"] for sample in sampled]
+    copied = copied_share(material.index, store, model.tokenizer, replies)
     result = {
         "version": 1,
         "stage": model.stage,
@@ -148,7 +154,8 @@ def evaluate(
         "tasks": tasks,
         "chat": chat,
         "answers": answers,
-        "samples": samples(model, settings, seed, store, instructions),
+        "samples": sampled,
+        **({"memorised": copied} if copied else {}),
         "tokens_fingerprint": store.fingerprint if store else None,
         "tokenizer_fingerprint": model.tokenizer.fingerprint,
         "model_info": model.info,
@@ -221,23 +228,51 @@ def chat_scores(
     settings: Mapping[str, Any],
     seed: int,
     share: Share,
-) -> Json | None:
+) -> tuple[Json | None, list[str]]:
     """How the replies to the instructions `asked` end, and how much they repeat: greedy ones, and
-    under `sampled` those drawn as in the report's samples. None without instructions."""
+    under `sampled` those drawn as in the report's samples. None without instructions. Also the
+    texts of all."""
     if not asked:
-        return None
+        return None, []
+    texts: list[str] = []
 
     def describe(sampling: Sampling, spacing: int = 0) -> Json:
         template, most = model.template or UNTUNED_TEMPLATE, settings["max_new_tokens"]
-        return describe_replies(
-            write_replies(model.writer, template, asked, sampling, most, spacing, share)
-        )
+        replies = write_replies(model.writer, template, asked, sampling, most, spacing, share)
+        texts.extend(reply.text for reply in replies)
+        return describe_replies(replies)
 
     greedy = describe(GREEDY)
     sampled = describe(sampling_of(settings, seed), SPACING)
     log.line("chat", prompts=len(asked), **greedy)
     log.line("chat", "sampled", **sampled)
-    return {"prompts": len(asked), **greedy, "sampled": sampled}
+    return {"prompts": len(asked), **greedy, "sampled": sampled}, texts
+
+
+def copied_share(
+    index: Path | None, store: TokenStore | None, tokenizer: Tokenizer, replies: Sequence[str]
+) -> Json | None:
+    """The share of the replies' tokens in long spans that stand word for word in the text for
+    training. None without an index, or without a reply.
+
+    Raises `UserError` for an index of other tokens.
+    """
+    if index is None or store is None:
+        return None
+    parts = [part for part in Index(index.parent, store).parts if part.split == "train"]
+    encoded = [tokenizer.encode(reply) for reply in replies if reply]
+    total = sum(map(len, encoded))
+    if not total:
+        return None
+    found = sum(memorised(parts, ids) for ids in encoded)
+    told: Json = {
+        "replies": len(encoded),
+        "tokens": total,
+        "memorised": found,
+        "share": found / total,
+    }
+    log.line("memorised", least_tokens=MEMORISED, **told)
+    return {"least_tokens": MEMORISED, **told}
 
 
 def sampling_of(settings: Mapping[str, Any], seed: int) -> Sampling:

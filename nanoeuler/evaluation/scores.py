@@ -75,6 +75,7 @@ def score_lines(evaluations: Sequence[Json], bigram: Mapping[str, float]) -> Ite
     yield from answer_lines(evaluations)
     yield from task_lines(evaluations)
     yield from chat_lines(evaluations)
+    yield from memorised_lines(evaluations)
 
 
 def held_out_lines(evaluations: Sequence[Json], bigram: Mapping[str, float]) -> Iterator[Line]:
@@ -163,6 +164,15 @@ def chat_lines(evaluations: Sequence[Json]) -> Iterator[Line]:
     if any(styles):
         shares, errors = at(styles, "share"), at(styles, "standard_error")
         yield Line("sampled replies in the preferred style", shares, errors=errors)
+
+
+def memorised_lines(evaluations: Sequence[Json]) -> Iterator[Line]:
+    """How much of the replies is copied from the text for training."""
+    found = at(evaluations, "memorised")
+    if any(found):
+        least = asked(at(found, "least_tokens"))
+        shares = at(found, "share")
+        yield Line(f"replies' tokens in runs of {least} copied from the text", shares)
 
 
 def reply_lines(title: str, replies: Sequence[Json | None]) -> Iterator[Line]:

@@ -32,6 +32,9 @@ PART = 1 << 25
 """Tokens of a part: 0.6 GB of memory while it is sorted, and ten of them a second-long search."""
 MOST_THREADS = 6
 """Parts that are sorted at a time, in less than 4 GB."""
+MEMORISED = 50
+"""Tokens of a span that counts as memorised: too many to have been put together anew (Carlini et
+al. 2023, Quantifying memorization across neural language models)."""
 BLOCK = 1 << 24
 """Tokens that are searched for documents at a time."""
 ORIGIN = Origin("`nanoeuler index`", "run it again")
@@ -123,6 +126,15 @@ def matches(parts: list[Part], query: np.ndarray) -> np.ndarray:
     for part in parts:
         longest_matches(part.tokens, part.order, query, lengths)
     return lengths
+
+
+def memorised(parts: list[Part], ids: np.ndarray) -> int:
+    """How many of the tokens `ids` are in spans of `MEMORISED` or more that stand in some part."""
+    inside = np.zeros(len(ids), bool)
+    lengths = matches(parts, ids)
+    for first in np.flatnonzero(lengths >= MEMORISED).tolist():
+        inside[first : first + int(lengths[first])] = True
+    return int(inside.sum())
 
 
 def shard_of(sequence: TokenSequence, first: int) -> tuple[np.ndarray, int]:

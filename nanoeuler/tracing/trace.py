@@ -6,7 +6,6 @@ the model read them.
 """
 
 import time
-from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -22,12 +21,9 @@ from nanoeuler.errors import UserError
 from nanoeuler.model.files import TOKENIZER, read_description, usable
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.shards import TokenStore
-from nanoeuler.tracing.index import Index, Part, matches
+from nanoeuler.tracing.index import MEMORISED, Index, Part, matches, memorised
 from nanoeuler.tracing.lessons import Lesson, lessons
 
-MEMORISED = 50
-"""Tokens of a span that counts as memorised: too many to have been put together anew (Carlini et
-al. 2023, Quantifying memorization across neural language models)."""
 TRAINED, HELD_OUT = "training text", "held-out text"
 SPLITS = {"train": TRAINED, "validation": HELD_OUT}
 EXCERPT = 100
@@ -81,6 +77,10 @@ class Tracer:
         learned = [lesson.records for lesson in self.learned.values() if lesson.records]
         return found | {records.kind: [records.part] for records in learned}
 
+    @property
+    def parts(self) -> list[Part]:
+        return [part for parts in self.collections.values() for part in parts]
+
     @cached_property
     def origins(self) -> Origins:
         return Origins(Path(self.paths.corpus_manifest))
@@ -100,7 +100,7 @@ class Tracer:
 
     def lengths(self, ids: np.ndarray) -> np.ndarray:
         """The longest beginning of each ids[i:] that stands somewhere, int64 (tokens,)."""
-        return matches([part for parts in self.collections.values() for part in parts], ids)
+        return matches(self.parts, ids)
 
     def spans(self, ids: np.ndarray, least: int) -> list[Span]:
         """The longest spans of `ids` of at least `least` tokens, the rarest first."""
@@ -139,14 +139,14 @@ class Tracer:
         began = time.perf_counter()
         spans = self.spans(ids, least)
         seconds = time.perf_counter() - began
-        memorised = covered(ids, [span for span in spans if span.length >= MEMORISED])
+        by_heart = memorised([part for part in self.parts if part.split == "train"], ids)
         return {
             "model": str(self.folder),
             "text": text,
             "tokens": len(ids),
             "search_seconds": seconds,
-            "memorised": {"least_tokens": MEMORISED, "tokens": memorised}
-            | {"share": memorised / len(ids)},
+            "memorised": {"least_tokens": MEMORISED, "tokens": by_heart}
+            | {"share": by_heart / len(ids)},
             "spans_found": len(spans),
             "spans": [
                 {
@@ -222,11 +222,3 @@ def open_index(paths: Paths) -> Index:
 def in_word(byte: int) -> bool:
     """Whether a byte of UTF-8 is of a letter or a digit."""
     return byte >= 0x80 or chr(byte).isalnum()
-
-
-def covered(ids: np.ndarray, spans: Sequence[Span]) -> int:
-    """How many of the tokens `ids` are in one of `spans`."""
-    inside = np.zeros(len(ids), bool)
-    for span in spans:
-        inside[span.first : span.first + span.length] = True
-    return int(inside.sum())

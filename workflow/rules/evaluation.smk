@@ -1,6 +1,7 @@
 # From models to scores and a report.
 #
-# REQUIRED INPUTS   the model of every stage, the token manifest, held-out questions and tasks
+# REQUIRED INPUTS   the model of every stage, the token manifest and its index, held-out questions
+#                   and tasks
 # OUTPUTS           results/<run>/evaluation/<stage>.json, beside it <stage>.items.jsonl
 #                   results/<run>/{report.html,metrics.json,evaluation.md,README.md}
 
@@ -11,6 +12,7 @@ rule evaluate_model:
         tokens=paths.tokens,
         questions=paths.questions,
         instructions=[*filter(None, [paths.learned_records.get("instructions")])],
+        index=paths.wanted_index,
         tasks=paths.tasks,
     output:
         scores=report(
@@ -34,6 +36,7 @@ rule evaluate_model:
         files=lambda wildcards, input: [
             *option("--questions", input.questions),
             *option("--instructions", input.instructions),
+            *option("--index", input.index),
             *option("--tasks", input.tasks),
         ],
         device=lambda wildcards, resources: f"--device {config['device']} --gpus {resources.gpu}",
