@@ -37,6 +37,7 @@ class Line:
     remark: str = ""  # what was asked
     baselines: Mapping[str, float] = field(default_factory=dict)  # what it is → its score
     key: str = ""  # in `nanoeuler runs`; none where the score tells how, and not how well
+    in_group: bool = False  # a part of another line's score
 
     @property
     def measured(self) -> Iterator[tuple[float | None, float | None]]:
@@ -129,6 +130,7 @@ def task_lines(evaluations: Sequence[Json]) -> Iterator[Line]:
         named = {"declared": baseline, "at random": chance}
         if chance is None or chance == baseline:
             named = {"at random": baseline}
+        in_group = bool(first.get("group"))
         told = [first["metric"], f"{asked(at(scores, 'items'))} items"]
         if first.get("shots"):
             told.append(f"{first['shots']} shots")
@@ -143,10 +145,11 @@ def task_lines(evaluations: Sequence[Json]) -> Iterator[Line]:
             remark=", ".join(told),
             baselines={name: value for name, value in named.items() if value is not None},
             key=f"tasks.{task}",
+            in_group=in_group,
         )
         for control, title in CONTROLS.items():
             found = at(scores, "controls", control)
-            if any(found) and (not first.get("group") or first["kind"] == "group"):
+            if any(found) and not in_group:
                 errors = at(found, "standard_error")
                 yield Line(f"{task}, {title}", at(found, "score"), errors=errors)
         # Only some kinds of task have a perplexity, and a task's kind may have changed.

@@ -176,6 +176,7 @@ def test_a_table_names_shots_cut_items_and_the_declared_baseline(run):
     assert lines["quiz"].remark == f"acc_token, 9 items, 3 shots, {cut} cut"
     assert lines["quiz"].baselines == {"declared": 0.6, "at random": 0.5}
     assert lines["core"].remark.endswith("3 tasks")
+    assert {name for name, line in lines.items() if line.in_group} == set(TASKS)
     assert f"core, {CONTROLS['context_swapped']}" in lines
     assert f"quiz, {CONTROLS['context_swapped']}" not in lines
 

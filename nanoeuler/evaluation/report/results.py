@@ -46,7 +46,7 @@ def comparisons(run: Run) -> list[Markup]:
     only among the answers."""
     figures = []
     for line in score_lines(list(run.evaluations.values()), run.bigram):
-        if not line.key:
+        if not line.key or line.in_group:
             continue
         entries = [Bar(name, value, line.show(value)) for name, value in line.baselines.items()]
         for stage, (value, error) in zip(run.evaluations, line.measured, strict=True):
