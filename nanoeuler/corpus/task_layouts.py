@@ -35,7 +35,7 @@ what is said to it:
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 Item = dict[str, Any]
 Record = Mapping[str, Any]
@@ -242,6 +242,18 @@ LAYOUTS: dict[str, Callable[[Record], Item]] = {
     "chat_spelling": chat_spelling,
 }
 """Kind of task → function that reads a record of it."""
+QUOTED = {
+    "hellaswag": "acc_norm",
+    "arc_challenge": "acc_norm",
+    "piqa": "acc_norm",
+    "multiple_choice": "acc_token",
+    "schema": "acc_token",
+}
+"""Kind of task → the score that is usually quoted, where it is not acc."""
+if TYPE_CHECKING:
+    Kind = str
+else:
+    Kind = Literal[tuple(LAYOUTS)]
 
 
 def text(record: Record, field: str) -> str:

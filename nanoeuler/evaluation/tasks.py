@@ -31,30 +31,13 @@ from typing import Any, TypedDict, TypeVar
 import numpy as np
 
 from nanoeuler import log
-from nanoeuler.corpus.task_layouts import ASKED, LAST_WORDS, REPLIES, Item
+from nanoeuler.corpus.task_layouts import ASKED, LAST_WORDS, LAYOUTS, QUOTED, REPLIES, Item
 from nanoeuler.errors import UserError
 from nanoeuler.evaluation.asking import Asked, by_likelihood, by_replies, pairs_of
 from nanoeuler.inference.api import LanguageModel
 from nanoeuler.model.likelihood import Share, in_order
 from nanoeuler.storage.files import read_json, read_lines
 from nanoeuler.storage.integrity import Origin, check_file
-
-QUOTED = {
-    "hellaswag": "acc_norm",
-    "arc_easy": "acc",
-    "arc_challenge": "acc_norm",
-    "piqa": "acc_norm",
-    "winogrande": "acc",
-    "blimp": "acc",
-    "lambada": "acc",
-    "multiple_choice": "acc_token",
-    "schema": "acc_token",
-    "language_modelling": "acc",
-    "chat_choice": "acc",
-    "chat_number": "acc",
-    "chat_spelling": "acc",
-}
-"""Kind of task → the score that is usually quoted."""
 
 KEPT = (*ASKED, "group", "url", "revision", "licence", "sha256", "items_sha256")
 CONTROLS = {
@@ -73,7 +56,7 @@ def read_task(manifest: Path) -> Task:
     """The manifest and the items that `nanoeuler task` wrote. Raises `UserError` when they are
     missing or damaged."""
     described = read_json(manifest)
-    if not isinstance(described, dict) or described.get("kind") not in QUOTED:
+    if not isinstance(described, dict) or described.get("kind") not in LAYOUTS:
         raise UserError(
             f"{manifest}: not the manifest of a task; "
             "give the manifest.json that `nanoeuler task` writes"
@@ -171,7 +154,7 @@ def score_task(
 def summarise_task(kind: str, asked: Asked, baseline: float | None = None) -> dict[str, Any]:
     """The means over all items. A `baseline` is declared; without one that of picking at random is
     taken, and for replies that of the commonest answer."""
-    metric, count = QUOTED[kind], len(asked.items)
+    metric, count = QUOTED.get(kind, "acc"), len(asked.items)
     groups, score = mean_by_group(kind, asked.records, metric)
     controls = {name: mean_by_group(kind, each, metric)[1] for name, each in asked.controls.items()}
     chance = 0.0

@@ -25,7 +25,7 @@ from nanoeuler.corpus.sources.source import (
     folder_of,
     without_address,
 )
-from nanoeuler.corpus.task_layouts import ASKED, LAYOUTS
+from nanoeuler.corpus.task_layouts import ASKED, LAYOUTS, Kind
 from nanoeuler.errors import LONGEST_PATH, UserError, brief
 from nanoeuler.storage.section import Section, key, section
 
@@ -269,22 +269,7 @@ class Questions(DataSets):
 class Asked(Section):
     """How the items of a task are asked."""
 
-    kind: Literal[
-        "hellaswag",
-        "arc_easy",
-        "arc_challenge",
-        "piqa",
-        "winogrande",
-        "blimp",
-        "lambada",
-        "multiple_choice",
-        "schema",
-        "language_modelling",
-        "chat_choice",
-        "chat_number",
-        "chat_spelling",
-        None,
-    ] = key(
+    kind: Kind | None = key(
         "layout and scoring of the file; null takes the sources file's, or the name", default=None
     )
     shots: int | None = key(
