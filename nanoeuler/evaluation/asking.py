@@ -166,20 +166,24 @@ def by_replies(
     """Do the same for a task that is answered by greedy replies. `controls`: also without the
     calculator, if the model has learned to call it."""
     asked = Asked([items[index] for index in chosen])
+    template = model.template or UNTUNED_TEMPLATE
     prompts = [(item["contexts"][0], "") for item in asked.items]
     right = HERE[REPLIES[described["kind"]]]
 
     def ask(writer: Writer) -> list[Record]:
-        template = model.template or UNTUNED_TEMPLATE
         replies = write_replies(writer, template, prompts, GREEDY, max_tokens, share=share)
         return [
             identify(item)
-            | {"answer": item["choices"][0], "reply": reply.text, "stopped": reply.stopped}
+            | {"answer": item["choices"][0], "reply": reply.text, "tokens": reply.tokens}
+            | {"stopped": reply.stopped}
             | {"correct": {"acc": right(said, reply.text, item["choices"][0])}}
             for item, (said, _), reply in zip(asked.items, prompts, replies, strict=True)
         ]
 
     asked.records = ask(model.writer)
+    for (said, _), record in zip(prompts, asked.records, strict=True):
+        tokens = len(model.writer.frame(TEMPLATES[template](said))) + record["tokens"]
+        asked.truncated += tokens > model.config.context
     if controls and model.writer.calculator:
         asked.controls["without_calculator"] = ask(Writer(model.transformer, model.tokenizer))
     return asked

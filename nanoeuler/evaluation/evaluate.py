@@ -207,6 +207,7 @@ def task_scores(
     groups = {name: summarise_group(members) for name, members in grouped.items()}
     for name, group in groups.items():
         shown = {key: group[key] for key in ("items", "score", "standard_error")}
+        shown |= {control: each["score"] for control, each in group["controls"].items()}
         log.line(name, tasks=len(group["tasks"]), **shown)
     return groups | scores, items
 

@@ -149,7 +149,7 @@ def task_lines(evaluations: Sequence[Json]) -> Iterator[Line]:
         )
         for control, title in CONTROLS.items():
             found = at(scores, "controls", control)
-            if any(found) and not in_group:
+            if any(found) and (control == "without_calculator" or not in_group):
                 errors = at(found, "standard_error")
                 yield Line(f"{task}, {title}", at(found, "score"), errors=errors)
         # Only some kinds of task have a perplexity, and a task's kind may have changed.

@@ -9,6 +9,7 @@ import pytest
 
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.evaluation.asking import by_likelihood
+from nanoeuler.evaluation.scores import task_lines
 from nanoeuler.evaluation.tasks import score_task
 from nanoeuler.inference import api
 from nanoeuler.model.files import SavedModel
@@ -67,6 +68,13 @@ def test_replies_are_right_by_their_last_number_with_and_without_the_calculator(
     assert {record["without_calculator"]["reply"] for record in records} == {"5"}
     assert (scores["score"], scores["chance"], scores["baseline"]) == (2 / 6, 3 / 6, 3 / 6)
     assert scores["controls"]["without_calculator"]["score"] == 3 / 6
+    scores["group"] = "chat"
+    titles = [line.name for line in task_lines([{"tasks": {"quiz": scores}}])]
+    assert titles == ["quiz", "quiz, without the calculator"]
+    assert scores["truncated"] == 0
+    long = [item | {"contexts": ["?" * 150]} for item in task[1]]
+    scores, _ = score_task(model, tmp_path, (task[0], long), 160, settings, 1)
+    assert scores["truncated"] == 6
     scores, _ = score_task(model, tmp_path, task, 160, settings | {"controls": False}, 1)
     assert scores["controls"] == {}
 
