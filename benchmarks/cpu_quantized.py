@@ -7,14 +7,17 @@
 GGUF file, with as many threads. Each round decodes the same number of tokens with all sides in
 turns. Printed are medians over the rounds with their range, also of the ratios to the first side.
 Weights are random. `--processor-time` takes that of the process in place of the time that passes,
-for a machine with other work, and one thread.
+for a machine with other work, and one thread. `--kv-cache` adds each with its cache in 8 bits, as
+long prompts show.
 """
 
 import argparse
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from peers import spread
@@ -90,19 +93,28 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--prompt", type=int, default=128)
     parser.add_argument("--llama", action="store_true")
+    parser.add_argument("--kv-cache", action="store_true")
     parser.add_argument("--processor-time", action="store_true")
     options = parser.parse_args()
     clock = time.process_time if options.processor_time else time.perf_counter
     config = ModelConfig.from_dict(SHAPES[options.shape])
+    config = replace(config, context=max(config.context, options.prompt + options.tokens))
     engine = CpuBackend(options.threads)
     with tempfile.TemporaryDirectory() as folder:
         tokenizer = Path(folder) / "tokenizer.json"
         Tokenizer(build([(20, 21)])).save(tokenizer)
         saved = SavedModel(config, initial_parameters(config, 1), tokenizer, "random", None)
-        sides = {"float32": ours(Transformer(config, saved.parameters, engine), clock)}
+        sides: dict[str, Side] = {}
+
+        def add(name: str, *model: Any) -> None:
+            sides[name] = ours(Transformer(*model, engine), clock)
+            if options.kv_cache:
+                sides[f"{name}, cache"] = ours(Transformer(*model, engine, byte_cache=True), clock)
+
+        add("float32", config, saved.parameters)
         for scheme, dtype in zip(SCHEMES, ("q8_0", "q4_0"), strict=True):
             small = quantized(saved, scheme)
-            sides[scheme] = ours(Transformer(small.config, small.quantized, engine), clock)
+            add(scheme, small.config, small.quantized)
             if options.llama:
                 sides[f"llama.cpp {dtype}"] = theirs(small, dtype, options.threads, clock)
     prompt = np.random.default_rng(1).integers(0, config.vocab_size, options.prompt)

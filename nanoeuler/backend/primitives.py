@@ -344,8 +344,12 @@ class Primitives(ABC):
         """
 
     @abstractmethod
-    def write_cache(self, cache_BSGE: Array, new_BTGE: Array, offset_B: Array) -> None:
-        """cache[b, offset[b] + i] = new[b, i]; what would lie past the end is dropped."""
+    def write_cache(self, cache_BSGE: Array, new_BTGE: Array, offset_B: Array) -> Array:
+        """cache[b, offset[b] + i] = new[b, i]; what would lie past the end is dropped.
+
+        Returns what attention reads: the cache, or the floats of one of bytes, which an engine that
+        `reads_codes` takes, too.
+        """
 
     @abstractmethod
     def window_starts(

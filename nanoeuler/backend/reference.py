@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from nanoeuler.backend.dropout import kept
-from nanoeuler.backend.quantized import Quantized, in_floats
+from nanoeuler.backend.quantized import Quantized, in_floats, rounded_rows, rows_in_floats
 from nanoeuler.backend.records import (
     AttentionArrays,
     FlatState,
@@ -278,9 +278,16 @@ class ReferenceBackend(FormOps):
             lse_BHT[row, :, queries] = by_head((top + np.log(total))[..., 0])
             out_BTHE[row, queries] = by_head(scores @ value[:, None]).transpose(1, 0, 2)
 
-    def write_cache(self, cache_BSGE: Array, new_BTGE: Array, offset_B: Array) -> None:
+    def write_cache(self, cache_BSGE: Array, new_BTGE: Array, offset_B: Array) -> Array:
+        in_codes, E = cache_BSGE.dtype == np.int8, new_BTGE.shape[3]
+        if in_codes:
+            new_BTGE = rounded_rows(new_BTGE)
         for cache, new, offset in zip(cache_BSGE, new_BTGE, offset_B.tolist(), strict=True):
             cache[offset : offset + len(new)] = new[: max(0, len(cache) - offset)]
+        if not in_codes:
+            return cache_BSGE
+        seen = int(offset_B.max()) + new_BTGE.shape[1]
+        return rows_in_floats(cache_BSGE[:, :seen], E)
 
     def attention_backward(
         self,

@@ -83,9 +83,20 @@ def add_sampling(parser: Parser) -> None:
     parser.add_flag(
         "--no-speculation", "decode token by token, without drafts: the same text, slower"
     )
-    parser.add_quantize()
+    add_memory_options(parser)
     parser.add_device()
     parser.add_gpus()
+
+
+def add_memory_options(parser: Parser) -> None:
+    """What takes less memory, and time, for a little precision."""
+    parser.add_quantize()
+    parser.add_argument(
+        "--kv-cache",
+        choices=("int8",),
+        help="keep what was read and written in 8 bits, for speed and memory of long texts on a "
+        "CPU (default: as it is computed)",
+    )
 
 
 def sampling_options(options: argparse.Namespace) -> dict[str, Any]:
@@ -101,6 +112,7 @@ def loading_options(options: argparse.Namespace) -> dict[str, Any]:
         "gpus": options.gpus,
         "speculation": not options.no_speculation,
         "quantize": options.quantize,
+        "kv_cache": options.kv_cache,
     }
 
 
@@ -297,7 +309,7 @@ def register_serve(subparsers: Subparsers) -> None:
         "--no-speculation",
         "write a reply that is alone token by token, too, without drafts: the same text, slower",
     )
-    serve.add_quantize()
+    add_memory_options(serve)
     serve.add_device()
     serve.add_gpus()
     serve.finish(run_serve)

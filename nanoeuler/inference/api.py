@@ -73,7 +73,13 @@ class LanguageModel:
     """A loaded model folder: its configuration, tokenizer and weights; it writes text."""
 
     def __init__(
-        self, saved: SavedModel, tokenizer: Tokenizer, backend: Backend, *, speculation: bool = True
+        self,
+        saved: SavedModel,
+        tokenizer: Tokenizer,
+        backend: Backend,
+        *,
+        speculation: bool = True,
+        byte_cache: bool = False,
     ):
         self.config = saved.config
         self.tokenizer = tokenizer
@@ -90,7 +96,7 @@ class LanguageModel:
             weights: Any = saved.quantized
         else:
             weights = backend.from_host(saved.parameters)
-        self.transformer = Transformer(saved.config, weights, backend)
+        self.transformer = Transformer(saved.config, weights, backend, byte_cache=byte_cache)
         self.writer = Writer(
             self.transformer, tokenizer, speculates=speculation, calculator=saved.calculator
         )
@@ -273,6 +279,7 @@ def load(
     precision: str = "auto",
     speculation: bool = True,
     quantize: str | None = None,
+    kv_cache: str | None = None,
 ) -> LanguageModel:
     """Load a trained model for use from Python.
 
@@ -284,11 +291,13 @@ def load(
     - `speculation`: tokens are drafted, from the text or by the model's MTP heads, and checked
       together. The text is the same without, and slower.
     - `quantize`: round the weights to int8 or int4, for speed and memory on a CPU.
+    - `kv_cache`: int8 keeps keys and values of past tokens in 8 bits, for speed and memory of long
+      texts on a CPU.
 
     Raises `UserError` when there is no model, or its files are damaged or do not belong together.
     """
     backend = make_backend(device, gpus, precision)
-    return load_on(backend, folder, speculation=speculation, quantize=quantize)
+    return load_on(backend, folder, speculation=speculation, quantize=quantize, kv_cache=kv_cache)
 
 
 def load_on(
@@ -297,15 +306,19 @@ def load_on(
     *,
     speculation: bool = True,
     quantize: str | None = None,
+    kv_cache: str | None = None,
 ) -> LanguageModel:
     """Like `load`, on an engine that is there already."""
+    if kv_cache not in (None, "int8"):
+        raise UserError(f"kv_cache {kv_cache}: it must be int8, or left out")
     saved = load_model(find_model(Path(folder)), as_codes=backend.reads_codes)
-    if quantize is not None:
-        if not backend.reads_codes:
+    for name, value in {"quantize": quantize, "kv_cache": kv_cache}.items():
+        if value is not None and not backend.reads_codes:
             raise UserError(
-                f"quantize {quantize}: the engine {backend.name} computes with floats; use "
+                f"{name} {value}: the engine {backend.name} computes with floats; use "
                 "--device cpu, or leave it out"
             )
+    if quantize is not None:
         saved = quantized(saved, quantize)
     tokenizer = Tokenizer.load(saved.tokenizer_path)
     if tokenizer.vocab_size > saved.config.vocab_size:
@@ -318,4 +331,6 @@ def load_on(
             f"{saved.tokenizer_path}: has no tokens for calls of the calculator, which the model "
             "has learned; it is the tokenizer of another run"
         )
-    return LanguageModel(saved, tokenizer, backend, speculation=speculation)
+    return LanguageModel(
+        saved, tokenizer, backend, speculation=speculation, byte_cache=kv_cache is not None
+    )

@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import math
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from nanoeuler.backend.ops import Backend
+from nanoeuler.backend.quantized import row_bytes
 from nanoeuler.backend.records import CacheSlots
 from nanoeuler.model.config import round_up
 
@@ -28,13 +30,18 @@ class CacheMemory:
     """Slots for `rows` sequences of up to `capacity` tokens, and what was recorded for them."""
 
     def __init__(
-        self, backend: Backend, shapes: Sequence[tuple[int, int] | None], rows: int, capacity: int
+        self,
+        backend: Backend,
+        shapes: Sequence[tuple[int, int] | None],
+        rows: int,
+        capacity: int,
+        dtype: np.dtype,
     ):
-        """`shapes`: the `cache_shape` of each block."""
+        """`shapes`: that of a slot in each block. `dtype`: the engine's, or bytes."""
         self.rows, self.capacity = rows, capacity
         (shape,) = {shape for shape in shapes if shape is not None} or {(0, 0)}
         arrays = 2 * sum(shape is not None for shape in shapes)
-        every = backend.zeros((arrays, rows, capacity, *shape), backend.activation)
+        every = backend.zeros((arrays, rows, capacity, *shape), dtype)
         self.all_bits = every.view(f"u{every.itemsize}")
         """Keys and values of all blocks in one array, so that a row is copied at once. As whole
         numbers: not every library copies bfloat16."""
@@ -118,10 +125,27 @@ class CachePool:
     So the passes recorded for it are not recorded again.
     """
 
-    def __init__(self, backend: Backend, shapes: Sequence[tuple[int, int] | None]):
-        self.backend, self.shapes = backend, shapes
+    def __init__(
+        self,
+        backend: Backend,
+        shapes: Sequence[tuple[int, int] | None],
+        *,
+        in_bytes: bool = False,
+    ):
+        """`shapes`: the `cache_shape` of each block. `in_bytes`: keys and values are rounded, for
+        an engine that `reads_codes`."""
+        self.backend, self.dtype = backend, np.dtype(np.int8 if in_bytes else backend.activation)
+        self.shapes = [
+            (shape[0], row_bytes(shape[1])) if shape and in_bytes else shape for shape in shapes
+        ]
         self.idle: dict[tuple[int, int], CacheMemory] = {}
         """By rows and capacity, the newest last."""
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of a token: its keys and values in all blocks."""
+        shapes = [shape for shape in self.shapes if shape is not None]
+        return 2 * self.dtype.itemsize * sum(map(math.prod, shapes))
 
     def new(self, rows: int, capacity: int) -> Cache:
         """An empty cache for `rows` sequences of up to `capacity` tokens."""
@@ -130,7 +154,7 @@ class CachePool:
         memory = self.idle.pop((rows, slots), None)
         if memory is None:
             self.trim(IDLE_TOKENS - rows * slots)  # before the new one takes memory
-            memory = CacheMemory(self.backend, self.shapes, rows, slots)
+            memory = CacheMemory(self.backend, self.shapes, rows, slots, self.dtype)
         cache = Cache(memory, rows, capacity)
         if keeps:
             weakref.finalize(cache, self.give_back, memory).atexit = False

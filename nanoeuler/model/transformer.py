@@ -58,13 +58,14 @@ class Transformer:
         base: Frozen | None = None,
         norms: NamedArrays | None = None,
         recompute: bool = False,
+        byte_cache: bool = False,
     ):
         """`parameters` is a flat buffer of the engine, laid out by `tensor_table(config)`, or
         quantized, for an engine that `reads_codes`. With a `base`, it is one of adapters alone.
 
         `norms`: float32 weights of norms, where `parameters` is the low-precision copy for
         products. `recompute`: MLP blocks share one buffer for the gate/up product, a training
-        step's largest, and the backward pass computes it again.
+        step's largest, and the backward pass computes it again. `byte_cache`: see `CachePool`.
         """
         self.config, self.backend, self.recompute = config, backend, recompute
         self.blocks = make_blocks(config)
@@ -85,7 +86,8 @@ class Transformer:
         points = [(block.norm, getattr(block, "norm_bias", None)) for block in w.blocks]
         points.append((w.final_norm, w.final_norm_bias))
         self.buffers = KeptBuffers(config, backend, points, recompute=recompute)
-        self.caches = CachePool(backend, [block.cache_shape for block in self.blocks])
+        shapes = [block.cache_shape for block in self.blocks]
+        self.caches = CachePool(backend, shapes, in_bytes=byte_cache)
         self.rotary = RotaryTables(config, backend)
 
     def refresh(self) -> None:

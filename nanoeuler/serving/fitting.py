@@ -4,7 +4,6 @@ A cache keeps keys and values of every token of every row: some 0.1 MB a token f
 parameters, so that 64 rows of a long context do not fit on any machine.
 """
 
-import math
 from typing import NamedTuple
 
 from nanoeuler import log
@@ -58,7 +57,7 @@ def fit(
     if rows is not None and most < rows:
         log.line("notice", f"--rows {rows}: this engine writes at most {most} replies at a time")
     wanted = Room(most, context or longest)
-    tokens = int(memory // max(1, token_bytes(model)))
+    tokens = int(memory // max(1, model.caches.token_bytes))
     if needed(model, wanted) <= tokens:
         return wanted
     found = wanted
@@ -74,7 +73,7 @@ def fit(
             f"do not fit into {log.size(memory)}, its share of the free memory; "
             "give fewer --rows or a smaller --context"
         )
-    asked = log.size(needed(model, wanted) * token_bytes(model))
+    asked = log.size(needed(model, wanted) * model.caches.token_bytes)
     log.line(
         "cache",
         f"{name}: {log.counted(found.rows, 'row')} of {found.context:,} tokens; "
@@ -106,12 +105,6 @@ def prompt_rows(model: Transformer, rows: int) -> int:
     if not isinstance(model.backend, ChoosingBackend):
         return 1
     return 1 << (min(MOST_PROMPTS, rows) - 1).bit_length()
-
-
-def token_bytes(model: Transformer) -> int:
-    """Bytes of a token in a cache: its keys and values in all blocks."""
-    shapes = [block.cache_shape for block in model.blocks if block.cache_shape is not None]
-    return 2 * model.backend.activation.itemsize * sum(math.prod(shape) for shape in shapes)
 
 
 def cache_memory(model: Transformer, models: int) -> float:

@@ -6,10 +6,11 @@ import pytest
 
 from nanoeuler import log
 from nanoeuler.errors import UserError
+from nanoeuler.model.cache import CachePool
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.families import make_blocks
 from nanoeuler.model.files import SavedModel, save_model
-from nanoeuler.serving.fitting import Room, fit, token_bytes
+from nanoeuler.serving.fitting import Room, fit
 from nanoeuler.system.machine import free_memory
 from tests.inference.conftest import FIELDS, wide_parameters
 from tests.serving.server import ServerProcess
@@ -20,9 +21,10 @@ GB = 10**9
 class Sized:
     """A model of which nothing but its sizes is looked at: weights would take gigabytes."""
 
-    def __init__(self, backend, **fields):
+    def __init__(self, backend, in_bytes=False, **fields):
         self.backend, self.config = backend, ModelConfig.from_dict(FIELDS | fields)
-        self.blocks = make_blocks(self.config)
+        shapes = [block.cache_shape for block in make_blocks(self.config)]
+        self.caches = CachePool(backend, shapes, in_bytes=in_bytes)
 
 
 @pytest.fixture(scope="module")
@@ -41,11 +43,13 @@ def long_model(cpu):
 
 def bytes_of(model, room):
     """On a CPU: the rows, and the prompt that is read."""
-    return (room.rows + 1) * room.context * token_bytes(model)
+    return (room.rows + 1) * room.context * model.caches.token_bytes
 
 
-def test_a_token_takes_keys_and_values_of_all_layers(long_model):
-    assert token_bytes(long_model) == 2 * 4 * 16 * 8 * 128
+def test_a_token_takes_keys_and_values_of_all_layers(long_model, cpu):
+    assert long_model.caches.token_bytes == 2 * 4 * 16 * 8 * 128
+    rounded = Sized(cpu, in_bytes=True, dim=1024, heads=8, kv_heads=8, head_size=128, layers=16)
+    assert rounded.caches.token_bytes == 2 * 16 * 8 * (128 + 4)
 
 
 def test_what_fits_is_kept(cpu, long_model):

@@ -27,6 +27,8 @@ from nanoeuler.backend.quantized import Quantized
 from nanoeuler.backend.records import AttentionForm, DecodeStep, GeluForm, SwigluForm
 from nanoeuler.system.compiling import FAST_MATH, compiled
 
+LARGEST_CODE, WORD = np.float32(127), 4
+"""Of a cache of bytes: see `backend/quantized.py`."""
 WEIGHT_ROWS = 16
 """Rows of a weight that are read together: they stay in the first-level cache for all rows of x."""
 
@@ -110,16 +112,59 @@ def product_of(weight, x_NI, rounded, out_NO):
 
 
 @compiled(fastmath=FAST_MATH)
-def add_weighted(target, values, factor):
+def add_weighted(target, values, at, factor):
     for e in range(len(target)):
-        target[e] += values[e] * factor
+        target[e] += np.float32(values[at + e]) * factor
+
+
+@compiled(fastmath=FAST_MATH)
+def round_row(x, cache, at):
+    """Codes and scale of `backend/quantized.py`'s `rounded_rows`, in bytes from `at` on."""
+    top = np.float32(0)
+    for e in range(len(x)):
+        top = max(top, abs(x[e]))
+    inverse = LARGEST_CODE * (np.float32(1) / top if top > 0 else np.float32(0))
+    for e in range(len(x)):
+        cache[at + e] = np.int8(np.rint(x[e] * inverse))
+    cache.view(np.float32)[(at + len(x) + WORD - 1) // WORD] = top / LARGEST_CODE
+
+
+def put(x, cache, at):
+    """cache[at …] = x, as floats or as bytes."""
+
+
+@overload(put)
+def put_as(x, cache, at):
+    if cache.dtype == types.int8:
+        return lambda x, cache, at: round_row(x, cache, at)
+    return lambda x, cache, at: scale_into(x, np.float32(1), span(cache, at, len(x)))
+
+
+def apply_scales(weights, cache, at, stride, size):
+    """weights[s] *= scale of row s, in a cache of bytes.
+
+    Rows of `size` codes begin at `at`, and are `stride` bytes apart.
+    """
+
+
+@overload(apply_scales)
+def apply_scales_of(weights, cache, at, stride, size):
+    if cache.dtype != types.int8:
+        return lambda weights, cache, at, stride, size: None
+
+    def of_bytes(weights, cache, at, stride, size):
+        scales, first = cache.view(np.float32), (at + size + WORD - 1) // WORD
+        for s in range(len(weights)):
+            weights[s] *= scales[first + s * (stride // WORD)]
+
+    return of_bytes
 
 
 @compiled()
 def attend(query, keys, values, at, stride, seen, scores, out):
     """One head: out = softmax(q kᵀ / √E) v over `seen` keys.
 
-    Keys and values start at `at` and are `stride` floats apart.
+    Keys and values start at `at` and are `stride` floats, or bytes, apart.
     """
     E = len(query)
     whole = seen // 4 * 4
@@ -127,9 +172,11 @@ def attend(query, keys, values, at, stride, seen, scores, out):
         key_dots(keys, at + s * stride, stride, E, query, 0, E, scores, s, 0)
     for s in range(whole, seen):
         one_dot(keys, at + s * stride, stride, E, query, 0, E, scores, s, 0)
+    apply_scales(span(scores, 0, seen), keys, at, stride, E)
     scale_into(span(scores, 0, seen), np.float32(1 / math.sqrt(E)), span(scores, 0, seen))
     top = largest(scores, 0, seen)
     total = exponentials(scores, 0, 0, seen, top, 0, top)
+    apply_scales(span(scores, 0, seen), values, at, stride, E)
     whole = E // LANES * LANES
     for e in range(0, whole, LANES):
         weighted_vector(out, e, values, at + e, stride, scores, 0, seen)
@@ -137,7 +184,7 @@ def attend(query, keys, values, at, stride, seen, scores, out):
         rest = span(out, whole, E - whole)
         fill(rest, np.float32(0))
         for s in range(seen):
-            add_weighted(rest, span(values, at + s * stride + whole, E - whole), scores[s])
+            add_weighted(rest, values, at + s * stride + whole, scores[s])
     scale_into(out, np.float32(1) / total, out)
 
 
@@ -160,16 +207,16 @@ def layer(
     would lie past its end is left out. A token sees the keys of its sequence up to its own.
     `weights`: attention norm, q/k/v, attention output, MLP norm, gate/up, down, and those of the
     norms of query and key heads, which may be empty. A matrix may be a tuple, see `product`.
-    `sizes`: query heads, the columns of the packed product q/k/v and the first of key and value,
-    the same of gate/up and of up, and ffn. `constants`: ε, h, and whether heads have norms.
-    `scratch`: at least `scratch_floats` floats for each sequence.
+    `sizes`: query heads and their size, the columns of the packed product q/k/v and the first of
+    key and value, the same of gate/up and of up, and ffn. `constants`: ε, h, and whether heads have
+    norms. `scratch`: at least `scratch_floats` floats for each sequence.
     """
     attention_norm, query_key_value, attention_output, mlp_norm, gate_up, down = weights[:6]
     query_norm, key_norm = weights[6:]
-    H, columns, key_column, value_column, wide, up_column, F = sizes
+    H, E, columns, key_column, value_column, wide, up_column, F = sizes
     epsilon, step_size, qk_norm = constants
     N, D = x_ND.shape
-    B, S, G, E = keys_BSGE.shape
+    B, S, G, stride = keys_BSGE.shape
     T = N // B
     one = np.float32(1)
     keys, values = keys_BSGE.reshape(-1), values_BSGE.reshape(-1)
@@ -209,13 +256,14 @@ def layer(
             if qk_norm:
                 normed_head(key, key_norm, epsilon)
             rotate(key, cos, sin, one)
-            scale_into(key, one, row_of(keys_BSGE, (b, slot, g)))
-            scale_into(value, one, row_of(values_BSGE, (b, slot, g)))
+            place = ((b * S + slot) * G + g) * stride
+            put(key, keys, place)
+            put(value, values, place)
         for h in range(H):
             query = span(packed, h * E, E)
             out = span(row_of(attended_NC, n), h * E, E)
-            first = (b * S * G + h // (H // G)) * E
-            attend(query, keys, values, first, G * E, slot + 1, scores, out)
+            first = (b * S * G + h // (H // G)) * stride
+            attend(query, keys, values, first, G * stride, slot + 1, scores, out)
     product(attention_output, attended_NC, rounded, delta_ND)
     for n in range(N):
         x = row_of(x_ND, n)
@@ -243,8 +291,8 @@ def biased_layer(x_ND, lengths_B, weights, F, keys_BSGE, values_BSGE, constants,
     mlp_norm, mlp_norm_bias, up, up_bias, down, down_bias = weights[6:]
     epsilon, step_size = constants
     N, D = x_ND.shape
-    B, S, H, E = keys_BSGE.shape
-    T = N // B
+    B, S, H, stride = keys_BSGE.shape
+    T, E = N // B, D // H
     one = np.float32(1)
     keys, values = keys_BSGE.reshape(-1), values_BSGE.reshape(-1)
     at = 0
@@ -274,12 +322,13 @@ def biased_layer(x_ND, lengths_B, weights, F, keys_BSGE, values_BSGE, constants,
         add_scaled(packed, packed_bias, one, packed)
         for h in range(H):
             key, value = span(packed, D + h * E, E), span(packed, 2 * D + h * E, E)
-            scale_into(key, one, row_of(keys_BSGE, (b, slot, h)))
-            scale_into(value, one, row_of(values_BSGE, (b, slot, h)))
+            place = ((b * S + slot) * H + h) * stride
+            put(key, keys, place)
+            put(value, values, place)
         for h in range(H):
             query, out = span(packed, h * E, E), span(row_of(attended_ND, n), h * E, E)
-            first = (b * S * H + h) * E
-            attend(query, keys, values, first, H * E, slot + 1, scores, out)
+            first = (b * S * H + h) * stride
+            attend(query, keys, values, first, H * stride, slot + 1, scores, out)
     product(output, attended_ND, rounded, delta_ND)
     for n in range(N):
         x = row_of(x_ND, n)
@@ -315,7 +364,7 @@ def layers_of(step: DecodeStep) -> list[tuple[Any, ...]]:
         norms = (a.norm[:0] if norm is None else norm for norm in (a.query_norm, a.key_norm))
         weights = a.norm, a.query_key_value, a.output, m.norm, m.gate_up, m.down, *norms
         columns = attention.columns, attention.key.start, attention.value.start
-        sizes = attention.heads, *columns, mlp.columns, mlp.up.start, mlp.ffn
+        sizes = attention.heads, attention.head_size, *columns, mlp.columns, mlp.up.start, mlp.ffn
         has_norms = attention.qk_norm != "none"
         layers.append((layer, compiled_form(weights), sizes, (*constants, has_norms), *slots))
     return layers

@@ -27,7 +27,7 @@ ROWS = 8 if WIDE else 4
 COLUMNS = 2 * LANES
 """The tile's size: 2 · ROWS sums fit into registers, and hide the latency of a multiply-add."""
 
-FLOAT, SIZE, INT = ir.FloatType(), ir.IntType(64), ir.IntType(32)
+FLOAT, SIZE, INT, BYTE = ir.FloatType(), ir.IntType(64), ir.IntType(32), ir.IntType(8)
 VECTOR = ir.VectorType(FLOAT, LANES)
 
 # ---- pieces of generated code
@@ -41,6 +41,19 @@ def data_pointer(context, builder, kind, array):
 def vector_pointer(builder, base, index):
     """Pointer to the vector that starts `index` floats behind `base`."""
     return builder.bitcast(builder.gep(base, [index]), VECTOR.as_pointer())
+
+
+def load_floats(builder, base, index, type=VECTOR):
+    """A vector, or with the type FLOAT one number, `index` elements behind `base`, which points to
+    floats or to bytes."""
+    place = builder.gep(base, [index])
+    if base.type.pointee != BYTE:
+        return builder.load(builder.bitcast(place, type.as_pointer()), align=4)
+    bytes, integers = (
+        ir.VectorType(kind, LANES) if type == VECTOR else kind for kind in (BYTE, INT)
+    )
+    whole = builder.load(builder.bitcast(place, bytes.as_pointer()), align=1)
+    return builder.sitofp(builder.sext(whole, integers), type)
 
 
 def vector_constant(value):
@@ -173,7 +186,8 @@ def make_dots(tokens: int, rows: int) -> Callable[..., None]:
         out[out_at + t · out_stride + r]
             = Σ weight[at + r · stride + i] · x[x_at + t · x_stride + i]
 
-    over i < count. Every sum is added up in one order, whatever `rows` and `tokens`.
+    over i < count. The weight's numbers may be bytes. Every sum is added up in one order, whatever
+    `rows` and `tokens`.
     """
 
     @intrinsic
@@ -191,18 +205,15 @@ def make_dots(tokens: int, rows: int) -> Callable[..., None]:
                 offsets = [builder.mul(stride, ir.Constant(SIZE, i)) for i in range(number)]
                 return [builder.gep(base, [builder.add(at, offset)]) for offset in offsets]
 
-            def load(pointer, index):
-                return builder.load(vector_pointer(builder, pointer, index), align=4)
-
             lefts, rights = places(weight, at, stride, rows), places(x, x_at, x_stride, tokens)
             zeros, pairs = ir.Constant(VECTOR, None), range(rows * tokens)
             # two sums take turns, so that a multiply-add need not wait for the one before
             sums = [[cgutils.alloca_once_value(builder, zeros) for _ in pairs] for _ in range(2)]
 
             def add(index, totals):
-                left = [load(pointer, index) for pointer in lefts]
+                left = [load_floats(builder, pointer, index) for pointer in lefts]
                 for t, pointer in enumerate(rights):
-                    right = load(pointer, index)
+                    right = load_floats(builder, pointer, index)
                     for r in range(rows):
                         add_to(builder, totals[t * rows + r], left[r], right)
 
@@ -230,8 +241,7 @@ def make_dots(tokens: int, rows: int) -> Callable[..., None]:
                 for t, right in enumerate(rights):
                     for r, left in enumerate(lefts):
                         product = builder.fmul(
-                            builder.load(builder.gep(left, [index])),
-                            builder.load(builder.gep(right, [index])),
+                            *(load_floats(builder, each, index, FLOAT) for each in (left, right))
                         )
                         total = totals[t * rows + r]
                         builder.store(builder.fadd(builder.load(total), product), total)
@@ -426,7 +436,8 @@ def weighted_vector(context, out, out_at, values, at, stride, weights, weights_a
 
     out[out_at + j] = Σ weights[weights_at + s] · values[at + s · stride + j]
 
-    Four sums take turns, so that a multiply-add need not wait for the one before.
+    The values may be bytes. Four sums take turns, so that a multiply-add need not wait for the one
+    before.
     """
 
     def generate(context, builder, signature, arguments):
@@ -440,7 +451,7 @@ def weighted_vector(context, out, out_at, values, at, stride, weights, weights_a
         def add(index, total):
             weight = builder.load(builder.gep(weights, [builder.add(weights_at, index)]))
             start = builder.add(at, builder.mul(stride, index))
-            value = builder.load(vector_pointer(builder, values, start), align=4)
+            value = load_floats(builder, values, start)
             add_to(builder, total, spread(builder, weight), value)
 
         four = ir.Constant(SIZE, 4)

@@ -302,12 +302,13 @@ class CudaBackend(DecodingOps, LogitOps, BiasedOps, FormOps, OptimizerOps):
             self.attentions[shape] = Attention(self.kernels, *shape, self.form, unit)
         return self.attentions[shape]
 
-    def write_cache(self, cache_BSGE: Array, new_BTGE: Array, offset_B: Array) -> None:
+    def write_cache(self, cache_BSGE: Array, new_BTGE: Array, offset_B: Array) -> Array:
         (B, S, G, E), T = cache_BSGE.shape, new_BTGE.shape[1]
         strides = row_stride(new_BTGE), np.int64(cache_BSGE.strides[0] // cache_BSGE.itemsize)
         source, elements = self.sources.cache(G * E), B * T * G * E
         arrays = new_BTGE, strides[0], offset_B, cache_BSGE
         self.launch_elementwise(source, "write_cache", elements, *arrays, B * T, T, S, strides[1])
+        return cache_BSGE
 
     # ---- SwiGLU
 

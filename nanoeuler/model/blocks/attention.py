@@ -177,9 +177,9 @@ class Attention(Block[AttentionWeights, AttentionActivations]):
         self.project(ops, w, a, p.norm.out_ND, p.rows)
         if p.slots is not None:
             # rows with fewer new tokens write past their end; those slots are overwritten later
-            ops.write_cache(p.slots.keys_BSGE, heads.key, offset_B)
-            ops.write_cache(p.slots.values_BSGE, heads.value, offset_B)
-            heads = heads._replace(key=p.slots.keys_BSGE, value=p.slots.values_BSGE)
+            key = ops.write_cache(p.slots.keys_BSGE, heads.key, offset_B)
+            value = ops.write_cache(p.slots.values_BSGE, heads.value, offset_B)
+            heads = heads._replace(key=key, value=value)
         ops.attention(heads, p.rows.starts_BT, offset_B, a.lse)
         self.last_step(ops, w, a, p)
 
