@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nanoeuler.backend.cpu.engine import CpuBackend
-from nanoeuler.backend.quantized import row_bytes, rounded_rows, rows_in_floats
+from nanoeuler.backend.quantized import rounded_rows, row_bytes, rows_in_floats
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.errors import UserError
 from nanoeuler.inference import api
