@@ -21,6 +21,7 @@ from nanoeuler.backend.cpu.elementwise import (
     rotate,
 )
 from nanoeuler.backend.cpu.simd import LANES, exponentials, largest, make_dots, weighted_vector
+from nanoeuler.backend.cpu.teams import meet, share
 from nanoeuler.backend.cpu.vector_maps import biased_gelu, swiglu
 from nanoeuler.backend.cpu.vectors import dot, fill, row_of, scale_into, span
 from nanoeuler.backend.quantized import Quantized
@@ -29,6 +30,8 @@ from nanoeuler.system.compiling import FAST_MATH, compiled
 
 LARGEST_CODE, WORD = np.float32(127), 4
 """Of a cache of bytes: see `backend/quantized.py`."""
+UNIT = 2 * LANES
+"""Outputs that one part of a team computes: their number is a multiple of this, or what is left."""
 WEIGHT_ROWS = 16
 """Rows of a weight that are read together: they stay in the first-level cache for all rows of x."""
 
@@ -44,12 +47,13 @@ def sums_of_rows(values, at, stride, rows, x, out):
 
 
 @compiled()
-def products(weight_OI, x_BI, out_BO):
-    """out = x Wᵀ for few rows of x, which share some rows of the weight at a time."""
-    outputs, inputs = weight_OI.shape
+def products(weight_OI, x_BI, out_BO, first, stop):
+    """out = x Wᵀ for few rows of x, which share some rows of the weight at a time, and for outputs
+    from `first` to `stop`."""
+    inputs = weight_OI.shape[1]
     weight = weight_OI.reshape(-1)
-    for o in range(0, outputs, WEIGHT_ROWS):
-        rows = min(WEIGHT_ROWS, outputs - o)
+    for o in range(first, stop, WEIGHT_ROWS):
+        rows = min(WEIGHT_ROWS, stop - o)
         for b in range(len(x_BI)):
             out = span(row_of(out_BO, b), o, rows)
             sums_of_rows(weight, o * inputs, inputs, rows, row_of(x_BI, b), out)
@@ -61,7 +65,7 @@ one_dot, key_dots, four_dots, eight_dots = (
 
 
 @compiled()
-def shared_products(weight_OI, x_NI, out_NO):
+def shared_products(weight_OI, x_NI, out_NO, begin, end):
     """`products`, where rows of x share each load of the weight.
 
     A row's output does not depend on how many rows there are: tokens that are checked together get
@@ -70,16 +74,16 @@ def shared_products(weight_OI, x_NI, out_NO):
     outputs, D = weight_OI.shape
     N = len(x_NI)
     weight, x, out = weight_OI.reshape(-1), x_NI.reshape(-1), out_NO.reshape(-1)
-    for first in range(0, outputs, WEIGHT_ROWS):
-        stop = min(first + WEIGHT_ROWS, outputs)
-        n = 0
+    for first in range(begin, end, WEIGHT_ROWS):
+        stop = min(first + WEIGHT_ROWS, end)
+        is_even, n = (stop - first) % 2 == 0, 0
         while n < N:
             x_at, out_at = n * D, n * outputs
-            if n + 4 <= N and stop % 2 == 0:
+            if n + 4 <= N and is_even:
                 for o in range(first, stop, 2):
                     eight_dots(weight, o * D, D, D, x, x_at, D, out, out_at + o, outputs)
                 n += 4
-            elif n + 2 <= N and stop % 2 == 0:
+            elif n + 2 <= N and is_even:
                 for o in range(first, stop, 2):
                     four_dots(weight, o * D, D, D, x, x_at, D, out, out_at + o, outputs)
                 n += 2
@@ -89,7 +93,7 @@ def shared_products(weight_OI, x_NI, out_NO):
                 n += 1
 
 
-def product(weight, x_NI, rounded, out_NO):
+def product(weight, x_NI, rounded, out_NO, first, stop):
     """`shared_products` of a matrix, or of the codes and scales of one that is quantized.
 
     `rounded` is scratch memory for the latter.
@@ -97,16 +101,17 @@ def product(weight, x_NI, rounded, out_NO):
 
 
 @overload(product)
-def product_of(weight, x_NI, rounded, out_NO):
+def product_of(weight, x_NI, rounded, out_NO, first, stop):
     if isinstance(weight, types.BaseTuple):
 
-        def of_codes(weight, x_NI, rounded, out_NO):
-            quantized.products(weight[0], weight[1], x_NI, rounded, out_NO)
+        def of_codes(weight, x_NI, rounded, out_NO, first, stop):
+            quantized.round_rows(weight[0], x_NI, rounded)
+            quantized.products(weight[0], weight[1], rounded, out_NO, first, stop)
 
         return of_codes
 
-    def of_floats(weight, x_NI, rounded, out_NO):
-        shared_products(weight, x_NI, out_NO)
+    def of_floats(weight, x_NI, rounded, out_NO, first, stop):
+        shared_products(weight, x_NI, out_NO, first, stop)
 
     return of_floats
 
@@ -198,8 +203,24 @@ def normed_head(x, weight, epsilon):
 
 
 @compiled()
+def add_columns(x_ND, delta_ND, step_size, first, stop):
+    """x += h · delta, in some columns."""
+    for n in range(len(x_ND)):
+        x = span(row_of(x_ND, n), first, stop - first)
+        add_scaled(x, span(row_of(delta_ND, n), first, stop - first), step_size, x)
+
+
+@compiled()
+def add_biased_columns(x_ND, delta_ND, bias_D, step_size, first, stop):
+    """x += h · (delta + bias), in some columns."""
+    for n in range(len(x_ND)):
+        x, bias = span(row_of(x_ND, n), first, stop - first), span(bias_D, first, stop - first)
+        add_biased(x, span(row_of(delta_ND, n), first, stop - first), bias, step_size, x)
+
+
+@compiled()
 def layer(
-    x_ND, lengths_B, weights, sizes, cos_PE, sin_PE, keys_BSGE, values_BSGE, constants, scratch
+    x_ND, lengths_B, weights, sizes, cos_PE, sin_PE, keys_BSGE, values_BSGE, constants, memory, team
 ):
     """x ← the layer's output for T tokens of each of B sequences: x has B · T rows.
 
@@ -209,7 +230,9 @@ def layer(
     norms of query and key heads, which may be empty. A matrix may be a tuple, see `product`.
     `sizes`: query heads and their size, the columns of the packed product q/k/v and the first of
     key and value, the same of gate/up and of up, and ffn. `constants`: ε, h, and whether heads have
-    norms. `scratch`: at least `scratch_floats` floats for each sequence.
+    norms. `memory`: what all parts of the team share, and the part's own, of `scratch_floats`.
+    `team`: see `teams.py`; each part computes some outputs of a product, and what the others need
+    of it they read behind a gate.
     """
     attention_norm, query_key_value, attention_output, mlp_norm, gate_up, down = weights[:6]
     query_norm, key_norm = weights[6:]
@@ -220,68 +243,70 @@ def layer(
     T = N // B
     one = np.float32(1)
     keys, values = keys_BSGE.reshape(-1), values_BSGE.reshape(-1)
-    at = 0
-    normed_ND = span(scratch, at, N * D).reshape(N, D)
-    at += N * D
-    packed_NC = span(scratch, at, N * columns).reshape(N, columns)
-    at += N * columns
-    attended_NC = span(scratch, at, N * H * E).reshape(N, H * E)
+    shared, own = memory
+    at = N * columns
+    packed_NC = span(shared, 0, at).reshape(N, columns)
+    attended_NC = span(shared, at, N * H * E).reshape(N, H * E)
     at += N * H * E
-    gate_up_NC = span(scratch, at, N * wide).reshape(N, wide)
+    gate_up_NC = span(shared, at, N * wide).reshape(N, wide)
     at += N * wide
-    hidden_NF = span(scratch, at, N * F).reshape(N, F)
+    hidden_NF = span(shared, at, N * F).reshape(N, F)
     at += N * F
-    delta_ND = span(scratch, at, N * D).reshape(N, D)
-    at += N * D
-    scores = span(scratch, at, S + LANES)
-    at += S + LANES
-    rounded = span(scratch, at, len(scratch) - at)
+    delta_ND = span(shared, at, N * D).reshape(N, D)
+    normed_ND = span(own, 0, N * D).reshape(N, D)
+    scores = span(own, N * D, S + LANES)
+    at = N * D + S + LANES
+    rounded = span(own, at, len(own) - at)
     for n in range(N):
         normed(row_of(x_ND, n), attention_norm, epsilon, row_of(normed_ND, n))
-    product(query_key_value, normed_ND, rounded, packed_NC)
-    for n in range(N):
-        packed = row_of(packed_NC, n)
-        b, slot = n // T, lengths_B[n // T] + n % T
-        if slot >= S:
-            continue
-        cos, sin = row_of(cos_PE, slot), row_of(sin_PE, slot)
-        for h in range(H):
-            query = span(packed, h * E, E)
-            if qk_norm:
-                normed_head(query, query_norm, epsilon)
-            rotate(query, cos, sin, one)
-        for g in range(G):
+    first, stop = share(columns, team, UNIT)
+    product(query_key_value, normed_ND, rounded, packed_NC, first, stop)
+    meet(team)
+    first_pair, stop_pair = share(B * G, team, 1)
+    for pair in range(first_pair, stop_pair):
+        b, g = pair // G, pair % G
+        for n in range(b * T, (b + 1) * T):
+            slot = lengths_B[b] + n - b * T
+            if slot >= S:
+                break
+            packed, cos, sin = row_of(packed_NC, n), row_of(cos_PE, slot), row_of(sin_PE, slot)
             key = span(packed, key_column + g * E, E)
-            value = span(packed, value_column + g * E, E)
             if qk_norm:
                 normed_head(key, key_norm, epsilon)
             rotate(key, cos, sin, one)
             place = ((b * S + slot) * G + g) * stride
             put(key, keys, place)
-            put(value, values, place)
-        for h in range(H):
-            query = span(packed, h * E, E)
-            out = span(row_of(attended_NC, n), h * E, E)
-            first = (b * S * G + h // (H // G)) * stride
-            attend(query, keys, values, first, G * stride, slot + 1, scores, out)
-    product(attention_output, attended_NC, rounded, delta_ND)
+            put(span(packed, value_column + g * E, E), values, place)
+            for h in range(g * (H // G), (g + 1) * (H // G)):
+                query, out = span(packed, h * E, E), span(row_of(attended_NC, n), h * E, E)
+                if qk_norm:
+                    normed_head(query, query_norm, epsilon)
+                rotate(query, cos, sin, one)
+                begin = (b * S * G + g) * stride
+                attend(query, keys, values, begin, G * stride, slot + 1, scores, out)
+    meet(team)
+    first, stop = share(D, team, UNIT)
+    product(attention_output, attended_NC, rounded, delta_ND, first, stop)
+    add_columns(x_ND, delta_ND, step_size, first, stop)
+    meet(team)
     for n in range(N):
-        x = row_of(x_ND, n)
-        add_scaled(x, row_of(delta_ND, n), step_size, x)
-        normed(x, mlp_norm, epsilon, row_of(normed_ND, n))
-    product(gate_up, normed_ND, rounded, gate_up_NC)
+        normed(row_of(x_ND, n), mlp_norm, epsilon, row_of(normed_ND, n))
+    first, stop = share(F, team, UNIT)
+    product(gate_up, normed_ND, rounded, gate_up_NC, first, stop)
+    product(gate_up, normed_ND, rounded, gate_up_NC, up_column + first, up_column + stop)
     for n in range(N):
-        packed = row_of(gate_up_NC, n)
-        inputs = span(packed, 0, F), span(packed, up_column, F)
-        swiglu(F, (row_of(hidden_NF, n),), inputs, one)
-    product(down, hidden_NF, rounded, delta_ND)
-    for n in range(N):
-        x = row_of(x_ND, n)
-        add_scaled(x, row_of(delta_ND, n), step_size, x)
+        packed, count = row_of(gate_up_NC, n), stop - first
+        inputs = span(packed, first, count), span(packed, up_column + first, count)
+        swiglu(count, (span(row_of(hidden_NF, n), first, count),), inputs, one)
+    meet(team)
+    first, stop = share(D, team, UNIT)
+    product(down, hidden_NF, rounded, delta_ND, first, stop)
+    add_columns(x_ND, delta_ND, step_size, first, stop)
+    meet(team)
 
 
 @compiled()
-def biased_layer(x_ND, lengths_B, weights, F, keys_BSGE, values_BSGE, constants, scratch):
+def biased_layer(x_ND, lengths_B, weights, F, keys_BSGE, values_BSGE, constants, memory, team):
     """`layer` of a GPT-2: with LayerNorm, biases and GELU, and without a rotation.
 
     `weights`: weight and bias of the attention norm, of q/k/v and of the attention output, then
@@ -295,53 +320,59 @@ def biased_layer(x_ND, lengths_B, weights, F, keys_BSGE, values_BSGE, constants,
     T, E = N // B, D // H
     one = np.float32(1)
     keys, values = keys_BSGE.reshape(-1), values_BSGE.reshape(-1)
-    at = 0
-    normed_ND = span(scratch, at, N * D).reshape(N, D)
+    shared, own = memory
+    at = 3 * N * D
+    packed_NC = span(shared, 0, at).reshape(N, 3 * D)
+    attended_ND = span(shared, at, N * D).reshape(N, D)
     at += N * D
-    packed_NC = span(scratch, at, 3 * N * D).reshape(N, 3 * D)
-    at += 3 * N * D
-    attended_ND = span(scratch, at, N * D).reshape(N, D)
-    at += N * D
-    up_NF = span(scratch, at, N * F).reshape(N, F)
+    up_NF = span(shared, at, N * F).reshape(N, F)
     at += N * F
-    hidden_NF = span(scratch, at, N * F).reshape(N, F)
+    hidden_NF = span(shared, at, N * F).reshape(N, F)
     at += N * F
-    delta_ND = span(scratch, at, N * D).reshape(N, D)
-    at += N * D
-    scores = span(scratch, at, S + LANES)
-    at += S + LANES
-    rounded = span(scratch, at, len(scratch) - at)
+    delta_ND = span(shared, at, N * D).reshape(N, D)
+    normed_ND = span(own, 0, N * D).reshape(N, D)
+    scores = span(own, N * D, S + LANES)
+    at = N * D + S + LANES
+    rounded = span(own, at, len(own) - at)
     for n in range(N):
         layer_normed(row_of(x_ND, n), norm, norm_bias, epsilon, row_of(normed_ND, n))
-    product(query_key_value, normed_ND, rounded, packed_NC)
+    first, stop = share(3 * D, team, UNIT)
+    product(query_key_value, normed_ND, rounded, packed_NC, first, stop)
     for n in range(N):
-        packed = row_of(packed_NC, n)
-        b, slot = n // T, lengths_B[n // T] + n % T
-        if slot >= S:
-            continue
-        add_scaled(packed, packed_bias, one, packed)
-        for h in range(H):
-            key, value = span(packed, D + h * E, E), span(packed, 2 * D + h * E, E)
-            place = ((b * S + slot) * H + h) * stride
-            put(key, keys, place)
-            put(value, values, place)
-        for h in range(H):
+        packed = span(row_of(packed_NC, n), first, stop - first)
+        add_scaled(packed, span(packed_bias, first, stop - first), one, packed)
+    meet(team)
+    first_pair, stop_pair = share(B * H, team, 1)
+    for pair in range(first_pair, stop_pair):
+        b, h = pair // H, pair % H
+        for n in range(b * T, (b + 1) * T):
+            slot = lengths_B[b] + n - b * T
+            if slot >= S:
+                break
+            packed, place = row_of(packed_NC, n), ((b * S + slot) * H + h) * stride
+            put(span(packed, D + h * E, E), keys, place)
+            put(span(packed, 2 * D + h * E, E), values, place)
             query, out = span(packed, h * E, E), span(row_of(attended_ND, n), h * E, E)
-            first = (b * S * H + h) * stride
-            attend(query, keys, values, first, H * stride, slot + 1, scores, out)
-    product(output, attended_ND, rounded, delta_ND)
+            begin = (b * S * H + h) * stride
+            attend(query, keys, values, begin, H * stride, slot + 1, scores, out)
+    meet(team)
+    first, stop = share(D, team, UNIT)
+    product(output, attended_ND, rounded, delta_ND, first, stop)
+    add_biased_columns(x_ND, delta_ND, output_bias, step_size, first, stop)
+    meet(team)
     for n in range(N):
-        x = row_of(x_ND, n)
-        add_biased(x, row_of(delta_ND, n), output_bias, step_size, x)
-        layer_normed(x, mlp_norm, mlp_norm_bias, epsilon, row_of(normed_ND, n))
-    product(up, normed_ND, rounded, up_NF)
+        layer_normed(row_of(x_ND, n), mlp_norm, mlp_norm_bias, epsilon, row_of(normed_ND, n))
+    first, stop = share(F, team, UNIT)
+    product(up, normed_ND, rounded, up_NF, first, stop)
     for n in range(N):
-        inner = row_of(up_NF, n)
-        biased_gelu(F, (inner, row_of(hidden_NF, n)), (inner, up_bias), one)
-    product(down, hidden_NF, rounded, delta_ND)
-    for n in range(N):
-        x = row_of(x_ND, n)
-        add_biased(x, row_of(delta_ND, n), down_bias, step_size, x)
+        inner, count = span(row_of(up_NF, n), first, stop - first), stop - first
+        outputs = inner, span(row_of(hidden_NF, n), first, count)
+        biased_gelu(count, outputs, (inner, span(up_bias, first, count)), one)
+    meet(team)
+    first, stop = share(D, team, UNIT)
+    product(down, hidden_NF, rounded, delta_ND, first, stop)
+    add_biased_columns(x_ND, delta_ND, down_bias, step_size, first, stop)
+    meet(team)
 
 
 def layers_of(step: DecodeStep) -> list[tuple[Any, ...]]:
@@ -378,8 +409,9 @@ def compiled_form(weights: tuple[Any, ...]) -> tuple[Any, ...]:
     )
 
 
-def scratch_floats(step: DecodeStep) -> int:
-    """Floats of scratch memory that `layer` or `biased_layer` needs for each sequence."""
+def scratch_floats(step: DecodeStep) -> tuple[int, int]:
+    """Floats of scratch memory that `layer` or `biased_layer` needs for each new token: what a team
+    shares, and what each of its parts has for itself."""
     attention, mlp = step.forms[:2]
     assert isinstance(attention, AttentionForm)
     assert isinstance(mlp, SwigluForm | GeluForm)
@@ -388,4 +420,4 @@ def scratch_floats(step: DecodeStep) -> int:
     columns = attention.columns + (mlp.columns if isinstance(mlp, SwigluForm) else mlp.ffn)
     dim, attended = step.x_ND.shape[1], attention.heads * attention.head_size
     rounded = quantized.rounded_floats(max(dim, attended, mlp.ffn), tokens=1)
-    return 2 * dim + columns + attended + mlp.ffn + capacity + LANES + rounded
+    return columns + attended + mlp.ffn + dim, dim + capacity + LANES + rounded

@@ -15,6 +15,7 @@ from nanoeuler.backend.cpu import (
     elementwise,
     fused_products,
     quantized,
+    teams,
     training,
 )
 from nanoeuler.backend.cpu.blas import Blas
@@ -49,9 +50,6 @@ LEAST_PRODUCT = 1 << 23
 each takes 0.1 ms, and giving a part to another thread takes half of that."""
 FEW_ROWS = 32
 """Most rows for which a product is computed as sums along the rows of its weight."""
-LEAST_SEQUENCES = 4
-"""Decoded sequences that are worth a thread of their own. Fewer are bound by reading the weights,
-which one thread does as fast as memory allows."""
 ZERO, ONE = np.float32(0), np.float32(1)
 
 
@@ -137,6 +135,13 @@ class CpuBackend(ReferenceBackend, FusingBackend):
         most = rows * weight_OI.size // self.least_product
         self.thread_pool.share(count, most, kernel, self.blas.sgemm, *arguments)
 
+    def share_outputs(
+        self, weight: Array | Quantized, rows: int, kernel: Callable[..., None], *arguments: Any
+    ) -> None:
+        """kernel(*arguments, first, stop) on parts of the rows of `weight`, for few rows of x."""
+        most = rows * weight.size // self.least_product
+        self.thread_pool.share(len(weight), most, kernel, *arguments)
+
     # ---- matrix products
 
     def linear(self, x_NI: Array, weight_OI: Array | Quantized, out_NO: Array) -> None:
@@ -145,7 +150,7 @@ class CpuBackend(ReferenceBackend, FusingBackend):
             self.quantized_linear(x_NI, weight_OI, out_NO)
             return
         if N <= FEW_ROWS and x_NI.flags.c_contiguous and weight_OI.flags.c_contiguous:
-            decoding.products(weight_OI, x_NI, out_NO)
+            self.share_outputs(weight_OI, N, decoding.products, weight_OI, x_NI, out_NO)
             return
         self.share_product(N, weight_OI, N, fused_products.linear, x_NI, weight_OI, out_NO)
 
@@ -154,7 +159,9 @@ class CpuBackend(ReferenceBackend, FusingBackend):
         N = len(x_NI)
         if N <= FEW_ROWS and x_NI.flags.c_contiguous and out_NO.flags.c_contiguous:
             rounded = self.scratch("rounded", quantized.rounded_floats(weight.columns, N))
-            quantized.products(*quantized.arrays_of(weight), x_NI, rounded, out_NO)
+            quantized.round_rows(weight.codes, x_NI, rounded)
+            arguments = *quantized.arrays_of(weight), rounded, out_NO
+            self.share_outputs(weight, N, quantized.products, *arguments)
             return
         for rows, tile in self.tiles(weight):
             out = out_NO[:, rows]
@@ -458,35 +465,37 @@ class CpuBackend(ReferenceBackend, FusingBackend):
 
     def head_logits(self, normed_ND: Array, weight_VD: Array | Quantized, out_NV: Array) -> None:
         if len(normed_ND) <= FEW_ROWS and not isinstance(weight_VD, Quantized):
-            decoding.shared_products(weight_VD, normed_ND, out_NV)
+            arguments = weight_VD, normed_ND, out_NV
+            self.share_outputs(weight_VD, len(normed_ND), decoding.shared_products, *arguments)
         else:
             self.linear(normed_ND, weight_VD, out_NV)
 
     def decode_fused(self, step: DecodeStep) -> None:
-        """One compiled call for each layer; threads share the sequences."""
+        """One compiled call for each layer and thread: the threads are a team."""
         if step.prepared is None:
-            layers = decoding.layers_of(step)
             size = sum(
                 weight.size
                 for block in step.weights
                 for weight in vars(block).values()
                 if weight is not None
             )
-            step.prepared = decoding.scratch_floats(step), layers, size
-        floats, layers, size = step.prepared
+            step.prepared = decoding.layers_of(step), decoding.scratch_floats(step), size
+        layers, (shared, own), size = step.prepared
         x, lengths, table = step.x_ND, step.lengths_B, step.rope_table
-        B, T = len(lengths), len(x) // len(lengths)
-        scratch = self.scratch("decode", len(x) * floats)
+        N = len(x)
+        parts = max(1, min(self.threads, N * size // self.least_product))
+        scratch = self.scratch("decode", N * (shared + parts * own))
+        gate = teams.new_gate()
 
-        def work(first: int, stop: int) -> None:
-            rows, tokens = slice(first, stop), slice(first * T, stop * T)
-            new, own = (x[tokens], lengths[rows]), scratch[first * T * floats : stop * T * floats]
+        def work(part: int) -> None:
+            memory = scratch[: N * shared], scratch[N * (shared + part * own) :][: N * own]
+            team = part, parts, gate
             for layer, weights, sizes, constants, keys, values in layers:
                 rotation = table if layer is decoding.layer else ()
-                layer(*new, weights, sizes, *rotation, keys[rows], values[rows], constants, own)
+                arrays = x, lengths, weights, sizes, *rotation, keys, values
+                layer(*arrays, constants, memory, team)
 
-        most = min(B // LEAST_SEQUENCES, len(x) * size // self.least_product)
-        self.thread_pool.share(B, most, work)
+        self.thread_pool.each(parts, work, lambda: teams.open_for_good(gate))
 
     # ---- losses
 

@@ -71,7 +71,7 @@ def arrays_of(matrix: Quantized) -> tuple[Array, Array]:
 
 
 def rounded_floats(columns: int, tokens: int) -> int:
-    """Floats of scratch memory for so many vectors of `columns` numbers, rounded by `products`."""
+    """Floats of scratch memory for so many vectors of `columns` numbers, in `round_rows`."""
     blocks = -(-columns // BLOCK)
     return tokens * (blocks + blocks % 2) * BLOCK_FLOATS + BLOCK
 
@@ -446,17 +446,16 @@ one_dot, two_dots, four_dots = map(make_dots, (1, 2, 4))
 
 
 @compiled()
-def products(codes_OC, scales_OB, x_NI, rounded, out_NO):
-    """out = x Wᵀ for few rows of x. `rounded`: see `rounded_floats`.
+def products(codes_OC, scales_OB, rounded, out_NO, begin, end):
+    """out = x Wᵀ for few rows of x, which `round_rows` rounded, and outputs from `begin` to `end`.
 
     A row's output does not depend on how many rows there are. The matrix is read one row after the
     other, as the processor prefetches.
     """
-    round_rows(codes_OC, x_NI, rounded)
-    outputs, row_bytes, N = len(codes_OC), codes_OC.shape[1], len(x_NI)
+    row_bytes, (N, outputs) = codes_OC.shape[1], out_NO.shape
     codes, out = codes_OC.reshape(-1), out_NO.reshape(-1)
-    for first in range(0, outputs, WEIGHT_ROWS):
-        stop = min(first + WEIGHT_ROWS, outputs)
+    for first in range(begin, end, WEIGHT_ROWS):
+        stop = min(first + WEIGHT_ROWS, end)
         n = 0
         while n < N:
             at = n * outputs

@@ -7,7 +7,7 @@ always covers the same rows, so results do not depend on which thread is faster.
 import copy
 import math
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import numpy as np
@@ -46,16 +46,26 @@ class ThreadPool:
             ThreadPoolExecutor(threads - 1, thread_name_prefix="nanoeuler") if threads > 1 else None
         )
 
-    def each(self, parts: int, work: Callable[[int], None]) -> None:
+    def each(
+        self, parts: int, work: Callable[[int], None], give_up: Callable[[], None] = lambda: None
+    ) -> None:
         """Run work(0) … work(parts − 1) together, the first in the caller's thread.
 
-        `parts` may exceed the number of threads. Returns when all are done.
+        `parts` may exceed the number of threads. Returns when all are done. Where the caller is
+        interrupted, `give_up` may tell the others not to wait for it.
         """
-        waiting = [self.pool.submit(work, part) for part in range(1, parts)] if self.pool else []
-        work(0)
-        if not self.pool:
-            for part in range(1, parts):
+        waiting = []
+        try:
+            if self.pool:
+                for part in range(1, parts):
+                    waiting.append(self.pool.submit(work, part))
+            for part in range(1 if self.pool else parts):
                 work(part)
+        except BaseException:
+            give_up()
+            raise
+        finally:
+            wait(waiting)
         for future in waiting:
             future.result()
 
