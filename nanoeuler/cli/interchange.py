@@ -1,5 +1,5 @@
 """Subcommands that make a model folder of another: `export`, `import`, `quantize`, `accept` and
-`refine`."""
+`refine`; and `events`, which writes a run's curves for other programs."""
 
 import argparse
 from pathlib import Path
@@ -132,6 +132,24 @@ def register_changes(subparsers: Subparsers) -> None:
     parser.add_model()
     parser.add_path("--output", "DIR", "folder of the deeper model")
     parser.finish(run_refine)
+
+    parser = subparsers.add_parser(
+        "events",
+        help="write a run's curves for TensorBoard or trackio",
+        description="Write what a run has measured as TensorBoard's event files, a folder for each "
+        "stage; trackio imports them, too. Training itself sends nothing anywhere.",
+    )
+    parser.add_argument("folder", type=Path, metavar="RUN", help="such as results/demo")
+    parser.add_path("--output", "DIR", "where DIR/RUN/STAGE are written")
+    parser.add_flag("--follow", "go on until the stages that are there have finished")
+    parser.finish(run_events)
+
+
+def run_events(options: argparse.Namespace) -> None:
+    from nanoeuler.interchange.event_files import write_events
+
+    for folder in write_events(options.folder, options.output, follow=options.follow):
+        log.line("events", str(folder))
 
 
 def run_accept(options: argparse.Namespace) -> None:
