@@ -345,11 +345,7 @@ class Primitives(ABC):
 
     @abstractmethod
     def write_cache(self, cache_BSGE: Array, new_BTGE: Array, offset_B: Array) -> Array:
-        """cache[b, offset[b] + i] = new[b, i]; what would lie past the end is dropped.
-
-        Returns what attention reads: the cache, or the floats of one of bytes, which an engine that
-        `reads_codes` takes, too.
-        """
+        """cache[b, offset[b] + i] = new[b, i], if that is a slot. Returns what attention reads."""
 
     @abstractmethod
     def window_starts(

@@ -118,31 +118,3 @@ def inverse(scales: np.ndarray) -> np.ndarray:
 def half(scales: np.ndarray) -> np.ndarray:
     with np.errstate(over="ignore"):
         return scales.astype(np.float16)
-
-
-# ---- rows of a cache: a key or a value of a head, as bytes with a scale of its own
-
-WORD = 4
-"""Bytes of a scale, in float32, which lies behind a row's codes; they are filled up to whole words.
-"""
-
-
-def row_bytes(size: int) -> int:
-    """Of a row of `size` numbers."""
-    return -(-size // WORD) * WORD + WORD
-
-
-def rounded_rows(x: np.ndarray) -> np.ndarray:
-    """Rows (…, E) as bytes (…, `row_bytes`): the largest magnitude becomes 127."""
-    top = np.abs(x).max(axis=-1, keepdims=True).astype(np.float32)
-    rows = np.zeros((*x.shape[:-1], row_bytes(x.shape[-1])), np.int8)
-    rows[..., -WORD:] = (top / np.float32(127)).view(np.int8)
-    with np.errstate(invalid="ignore"):  # a scale that is not finite makes its row so, too
-        rows[..., : x.shape[-1]] = np.rint(x * (np.float32(127) * inverse(top)))
-    return rows
-
-
-def rows_in_floats(rows: np.ndarray, size: int) -> np.ndarray:
-    """The float32 numbers of what `rounded_rows` made of rows of `size`."""
-    scales = np.ascontiguousarray(rows[..., -WORD:]).view(np.float32)
-    return rows[..., :size] * scales

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from nanoeuler.backend import cached
 from nanoeuler.backend.dropout import kept
-from nanoeuler.backend.quantized import Quantized, in_floats, rounded_rows, rows_in_floats
+from nanoeuler.backend.quantized import Quantized, in_floats
 from nanoeuler.backend.records import (
     AttentionArrays,
     FlatState,
@@ -279,15 +280,7 @@ class ReferenceBackend(FormOps):
             out_BTHE[row, queries] = by_head(scores @ value[:, None]).transpose(1, 0, 2)
 
     def write_cache(self, cache_BSGE: Array, new_BTGE: Array, offset_B: Array) -> Array:
-        in_codes, E = cache_BSGE.dtype == np.int8, new_BTGE.shape[3]
-        if in_codes:
-            new_BTGE = rounded_rows(new_BTGE)
-        for cache, new, offset in zip(cache_BSGE, new_BTGE, offset_B.tolist(), strict=True):
-            cache[offset : offset + len(new)] = new[: max(0, len(cache) - offset)]
-        if not in_codes:
-            return cache_BSGE
-        seen = int(offset_B.max()) + new_BTGE.shape[1]
-        return rows_in_floats(cache_BSGE[:, :seen], E)
+        return cached.write(cache_BSGE, new_BTGE, offset_B)
 
     def attention_backward(
         self,

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from nanoeuler.backend.cached import row_bytes
 from nanoeuler.backend.ops import Backend
-from nanoeuler.backend.quantized import row_bytes
 from nanoeuler.backend.records import CacheSlots
+from nanoeuler.model.blocks.block import Block
 from nanoeuler.model.config import round_up
 
 CAPACITY_MULTIPLE = 128
@@ -126,17 +127,13 @@ class CachePool:
     """
 
     def __init__(
-        self,
-        backend: Backend,
-        shapes: Sequence[tuple[int, int] | None],
-        *,
-        in_bytes: bool = False,
+        self, backend: Backend, blocks: Sequence[Block[Any, Any]], *, in_bytes: bool = False
     ):
-        """`shapes`: the `cache_shape` of each block. `in_bytes`: keys and values are rounded, for
-        an engine that `reads_codes`."""
+        """`in_bytes`: keys and values are rounded, for an engine that `reads_codes`."""
         self.backend, self.dtype = backend, np.dtype(np.int8 if in_bytes else backend.activation)
         self.shapes = [
-            (shape[0], row_bytes(shape[1])) if shape and in_bytes else shape for shape in shapes
+            (shape[0], row_bytes(shape[1])) if shape and in_bytes else shape
+            for shape in (block.cache_shape for block in blocks)
         ]
         self.idle: dict[tuple[int, int], CacheMemory] = {}
         """By rows and capacity, the newest last."""

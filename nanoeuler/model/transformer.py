@@ -86,8 +86,7 @@ class Transformer:
         points = [(block.norm, getattr(block, "norm_bias", None)) for block in w.blocks]
         points.append((w.final_norm, w.final_norm_bias))
         self.buffers = KeptBuffers(config, backend, points, recompute=recompute)
-        shapes = [block.cache_shape for block in self.blocks]
-        self.caches = CachePool(backend, shapes, in_bytes=byte_cache)
+        self.caches = CachePool(backend, self.blocks, in_bytes=byte_cache)
         self.rotary = RotaryTables(config, backend)
 
     def refresh(self) -> None:

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from nanoeuler.backend.cached import rounded_rows, row_bytes, rows_in_floats
 from nanoeuler.backend.cpu.engine import CpuBackend
-from nanoeuler.backend.quantized import rounded_rows, row_bytes, rows_in_floats
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.errors import UserError
 from nanoeuler.inference import api

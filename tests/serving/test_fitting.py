@@ -23,8 +23,7 @@ class Sized:
 
     def __init__(self, backend, in_bytes=False, **fields):
         self.backend, self.config = backend, ModelConfig.from_dict(FIELDS | fields)
-        shapes = [block.cache_shape for block in make_blocks(self.config)]
-        self.caches = CachePool(backend, shapes, in_bytes=in_bytes)
+        self.caches = CachePool(backend, make_blocks(self.config), in_bytes=in_bytes)
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ from nanoeuler.backend.records import AttentionForm, DecodeStep, GeluForm, Swigl
 from nanoeuler.system.compiling import FAST_MATH, compiled
 
 LARGEST_CODE, WORD = np.float32(127), 4
-"""Of a cache of bytes: see `backend/quantized.py`."""
+"""Of a cache of bytes: see `backend/cached.py`."""
 UNIT = 2 * LANES
 """Outputs that one part of a team computes: their number is a multiple of this, or what is left."""
 WEIGHT_ROWS = 16
@@ -124,7 +124,7 @@ def add_weighted(target, values, at, factor):
 
 @compiled(fastmath=FAST_MATH)
 def round_row(x, cache, at):
-    """Codes and scale of `backend/quantized.py`'s `rounded_rows`, in bytes from `at` on."""
+    """Codes and scale of `backend/cached.py`'s `rounded_rows`, in bytes from `at` on."""
     top = np.float32(0)
     for e in range(len(x)):
         top = max(top, abs(x[e]))
