@@ -68,7 +68,9 @@ def register_without(subparsers: Subparsers) -> None:
         "trace` prints them; and the folder of the run, such as results/demo",
     )
     parser.add_argument(
-        "--prompt", metavar="TEXT", help="the text that both continue (default: its first words)"
+        "--prompt",
+        metavar="TEXT",
+        help="the text that both continue (default: first words of a sentence of the document)",
     )
     parser.add_json()
     parser.add_device()
@@ -130,9 +132,9 @@ def told(found: dict[str, Any]) -> str:
     for name, values in found["bits_per_byte"].items():
         before, after = values["with"], values["without"]
         lines.append(f"  {name:<16}{before:>9.4f}{after:>9.4f}{after - before:>+9.4f}")
-    lines.append(f"“{found['prompt']}” goes on")
+    lines.append(f"“{' '.join(found['prompt'].split())}” goes on")
     for name, reply in found["replies"].items():
-        lines.append(f"  {name + ':':<9}{' '.join(reply.split())}")
+        lines.append(f"  {name + ':':<10}{' '.join(reply.split())}")
     return "\n".join(lines)
 
 

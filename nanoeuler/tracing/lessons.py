@@ -4,7 +4,10 @@ Rows are a function of seed, stream and step (training/streams.py), so that noth
 this: the order of the rows is drawn again. A stage whose replies are its own, `rl`, has no text.
 """
 
+import contextlib
 import math
+import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,19 +18,23 @@ import numpy as np
 from nanoeuler.config.paths import Paths
 from nanoeuler.config.settings import Dpo, Pretrain, Sft
 from nanoeuler.config.stages import BY_NAME, DPO, PRETRAIN, SFT, Stage, parent_of
+from nanoeuler.errors import UserError
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import read_description
+from nanoeuler.storage.files import atomic_write
 from nanoeuler.storage.record_folder import RecordFolder
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.shards import TokenStore, token_dtype
 from nanoeuler.tracing.index import Part
 from nanoeuler.tracing.suffix_array import suffix_array
-from nanoeuler.training.pairs import encode_pairs
-from nanoeuler.training.records import TokenRecord, encode_records
+from nanoeuler.training.pairs import PairStream, encode_pairs
+from nanoeuler.training.records import RecordStream, TokenRecord, encode_records
 from nanoeuler.training.resuming import Skipped
 from nanoeuler.training.stages import dpo, pretrain, sft
 from nanoeuler.training.stages.inputs import Inputs
 from nanoeuler.training.streams import row_order
+
+KEPT = "traced.npz"
 
 
 class Reading(NamedTuple):
@@ -98,11 +105,22 @@ def lessons(model_folder: Path, config: Mapping[str, Any], tokens: TokenStore) -
         folder = model_folder.parents[1] / stage.name / "model"
         description = read_description(folder)[1]
         if make := makers.get(stage.section):
-            found.append(make(Told(stage, config, paths, tokenizer, description, tokens)))
+            given = stage, config, paths, tokenizer, description, tokens, folder.parent
+            found.append(make(Told(*given)))
         if config[stage.section].get("init_from"):
             break
         stage = parent_of(stage, config)
     return found[::-1]
+
+
+class Kept(NamedTuple):
+    """What a stage learned from records: their tokens one after another, and their rows."""
+
+    tokens: np.ndarray  # in the dtype of shards
+    order: np.ndarray  # their suffix array
+    starts: np.ndarray  # (records,) where each begins
+    row_of: np.ndarray  # (records,) the row that each is packed into
+    sizes: np.ndarray  # (2,) rows of an epoch, and of a step
 
 
 class Told(NamedTuple):
@@ -114,6 +132,7 @@ class Told(NamedTuple):
     tokenizer: Tokenizer
     description: Mapping[str, Any]
     tokens: TokenStore
+    folder: Path
 
     @property
     def settings(self) -> Any:
@@ -124,11 +143,24 @@ class Told(NamedTuple):
         model = ModelConfig.from_dict(self.config["model"])
         return replace(model, context=getattr(self.settings, "context", None) or model.context)
 
-    def rows(self, stream: Any) -> Rows:
+    def rows(self, rows: int, rows_per_step: int) -> Rows:
         info = self.description["info"]
         skipped = Skipped(info.get("skipped", []))
         seed, name = self.config["seed"], self.stage.section
-        return Rows(name, seed, stream.row_count, stream.rows_per_step, info["step"], skipped)
+        return Rows(name, seed, rows, rows_per_step, info["step"], skipped)
+
+    def kept(
+        self, records: list[TokenRecord], stream: RecordStream | PairStream, sides: int
+    ) -> Kept:
+        """What is kept of records, of which `sides` are packed together."""
+        dtype = token_dtype(self.tokenizer.vocab_size)
+        tokens = np.concatenate([record.tokens for record in records]).astype(dtype)
+        starts = np.cumsum([0, *(len(record.tokens) for record in records)])[:-1]
+        row_of = np.empty(len(records) // sides, np.int64)
+        for row, packed in enumerate(stream.packed):
+            row_of[packed] = row
+        sizes = np.array([stream.row_count, stream.rows_per_step])
+        return Kept(tokens, suffix_array(tokens), starts, np.repeat(row_of, sides), sizes)
 
     @property
     def inputs(self) -> Inputs[Any]:
@@ -138,17 +170,6 @@ class Told(NamedTuple):
         data = manifests.pop(self.stage.records.kind)
         tokenizer = Path(self.paths.tokenizer)
         return Inputs(self.config, self.settings, data, tokenizer, others=manifests)
-
-    def records(self, records: list[TokenRecord], folder: RecordFolder) -> Records:
-        dtype = token_dtype(self.tokenizer.vocab_size)
-        tokens = np.concatenate([record.tokens for record in records]).astype(dtype)
-        order = suffix_array(tokens)
-        for array in (tokens, order):
-            array.setflags(write=False)  # as those of the index are, of which there is machine code
-        starts = np.cumsum([0, *(len(record.tokens) for record in records)])[:-1]
-        licence = folder.manifest.get("licence") or ""
-        part = Part("train", folder.stage, 0, tokens, order)
-        return Records(folder.stage, licence, part, starts)
 
 
 def text_lesson(told: Told) -> Lesson:
@@ -166,49 +187,68 @@ def text_lesson(told: Told) -> Lesson:
             return range(0)
         return range(first // length, (first + tokens - 1) // length + 1)
 
-    return Lesson(told.rows(stream), rows_of)
+    return Lesson(told.rows(stream.row_count, stream.rows_per_step), rows_of)
 
 
 def sft_lesson(told: Told) -> Lesson:
     settings: Sft = told.settings
     folder, model = RecordFolder(told.inputs.data, "instructions"), told.model
-    learned, _ = encode_records(
-        folder.file("train"),
-        told.tokenizer,
-        settings.template,
-        model.context,
-        told.inputs.apart()[0],
-    )
-    seed = told.config["seed"]
-    stream, _ = sft.training_stream(settings, model, learned, told.tokenizer.end_id, seed)
-    return record_lesson(told, stream, learned, folder, 1)
+
+    def learn() -> Kept:
+        apart = told.inputs.apart()[0]
+        given = folder.file("train"), told.tokenizer, settings.template, model.context, apart
+        records, _ = encode_records(*given)
+        end_id, seed = told.tokenizer.end_id, told.config["seed"]
+        stream, _ = sft.training_stream(settings, model, records, end_id, seed)
+        return told.kept(records, stream, 1)
+
+    return record_lesson(told, folder, learn)
 
 
 def dpo_lesson(told: Told) -> Lesson:
     settings: Dpo = told.settings
     folder, model = RecordFolder(told.inputs.data, "preferences"), told.model
-    pairs, _ = encode_pairs(
-        folder.file("train"),
-        told.tokenizer,
-        told.description["template"],
-        model.context,
-        told.inputs.apart()[0],
-    )
-    seed = told.config["seed"]
-    stream, _ = dpo.training_stream(settings, model, pairs, told.tokenizer.end_id, seed)
-    sides = [side for pair in pairs for side in pair.sides]
-    return record_lesson(told, stream, sides, folder, 2)
+
+    def learn() -> Kept:
+        apart, template = told.inputs.apart()[0], told.description["template"]
+        given = folder.file("train"), told.tokenizer, template, model.context, apart
+        pairs, _ = encode_pairs(*given)
+        end_id, seed = told.tokenizer.end_id, told.config["seed"]
+        stream, _ = dpo.training_stream(settings, model, pairs, end_id, seed)
+        return told.kept([side for pair in pairs for side in pair.sides], stream, 2)
+
+    return record_lesson(told, folder, learn)
 
 
-def record_lesson(
-    told: Told, stream: Any, records: list[TokenRecord], folder: RecordFolder, sides: int
-) -> Lesson:
-    """The lesson of records of which `sides` are packed together."""
-    found = told.records(records, folder)
-    row_of = {number: row for row, packed in enumerate(stream.packed) for number in packed}
+def record_lesson(told: Told, folder: RecordFolder, learn: Callable[[], Kept]) -> Lesson:
+    """The lesson of a stage's records. What `learn` finds is kept beside the stage's model, as
+    tens of thousands of records take half a minute; it is found again if that is damaged, or of
+    another training."""
+    path, fingerprint = told.folder / KEPT, told.description["info"]["fingerprint"]
+    kept = read_kept(path, fingerprint)
+    if kept is None:
+        kept = learn()
+        with contextlib.suppress(OSError, UserError), atomic_write(path, "wb") as file:
+            np.savez(file, fingerprint=fingerprint, **kept._asdict())
+    for array in (kept.tokens, kept.order):
+        array.setflags(write=False)  # as those of the index are, of which there is machine code
+    part = Part("train", folder.stage, 0, kept.tokens, kept.order)
+    records = Records(folder.stage, folder.manifest.get("licence") or "", part, kept.starts)
 
     def rows_of(first: int, tokens: int) -> list[int]:
-        record = int(np.searchsorted(found.starts, first, side="right")) - 1
-        return [row_of[record // sides]]
+        record = int(np.searchsorted(kept.starts, first, side="right")) - 1
+        return [int(kept.row_of[record])]
 
-    return Lesson(told.rows(stream), rows_of, found)
+    rows, rows_per_step = kept.sizes.tolist()
+    return Lesson(told.rows(rows, rows_per_step), rows_of, records)
+
+
+def read_kept(path: Path, fingerprint: str) -> Kept | None:
+    """What an earlier trace kept of a training; None where there is none, or it is damaged."""
+    try:
+        with np.load(path) as arrays:
+            if str(arrays["fingerprint"]) == fingerprint:
+                return Kept(*(arrays[name] for name in Kept._fields))
+    except (OSError, ValueError, LookupError, EOFError, zipfile.BadZipFile, zlib.error):
+        pass
+    return None

@@ -202,7 +202,7 @@ class Tracer:
         number = int(np.searchsorted(starts, first, side="right")) - 1
         stop = starts[number + 1] if number + 1 < len(starts) else len(tokens)
         ids = [id for id in tokens[starts[number] : stop].tolist() if id != self.tokenizer.end_id]
-        text = " ".join(self.tokenizer.decode(ids).split())
+        text = " ".join(self.tokenizer.decode_reply(ids).split())
         shown = text if len(text) <= EXCERPT else f"{text[: EXCERPT - 1]}…"
         return {"number": number, "title": shown, "licence": lesson.records.licence}
 

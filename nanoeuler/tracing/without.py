@@ -5,6 +5,7 @@ are no targets any more, and nobody sees them. So a difference between the two m
 alone, on the machine and with the versions that made the first.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,8 +36,11 @@ if TYPE_CHECKING:
     from nanoeuler.backend.ops import Backend
 
 MOST_NAMED = 5
-PROMPT_TOKENS, REPLY_TOKENS = 16, 48
-"""Tokens of the document that the models continue, and of what they write."""
+PROMPT_WORDS, REPLY_TOKENS = 8, 48
+"""Words of the document that the models continue, and tokens of what they write."""
+LONGEST_SENTENCE = 300
+"""Tokens in which the end of one is looked for."""
+SENTENCE = re.compile(r"[.!?]\s+(?=\S)")
 
 
 @dataclass
@@ -160,12 +164,13 @@ def compare(
 ) -> dict[str, Any]:
     """Bits per byte and replies of the run's model and of the one in `folder`.
 
-    `prompt`: the text that both continue; None takes the first words of the first document.
+    `prompt`: the text that both continue; None takes the first words of a sentence in the middle
+    of the documents.
     """
     document = left_out.text(left_out.chosen)
+    replies = {}
     if prompt is None:
-        text = left_out.tokenizer.decode(document[1:PROMPT_TOKENS])
-        prompt = text.rpartition(" ")[0] or text
+        prompt, replies["document"] = passage(left_out.tokenizer, document)
     held_out = left_out.store.tokens("validation")
     texts: dict[str, TokenSlices] = {
         "document": document,
@@ -179,12 +184,23 @@ def compare(
         "models": {name: str(path) for name, path in models.items()},
         "prompt": prompt,
         "bits_per_byte": {name: {} for name in texts},
-        "replies": {},
+        "replies": replies,
     }
     for name, path in models.items():
         model = load_on(backend, path)
         for text_name, tokens in texts.items():
             found["bits_per_byte"][text_name][name] = left_out.score(model, tokens)
-        reply = model.generate(prompt, max_tokens=REPLY_TOKENS, temperature=0)
-        found["replies"][name] = reply
+        replies[name] = model.generate(prompt, max_tokens=REPLY_TOKENS, temperature=0)
     return found
+
+
+def passage(tokenizer: Tokenizer, document: np.ndarray) -> tuple[str, str]:
+    """The first words of a sentence in the middle of a document, and how it goes on."""
+    middle = 1 + len(document) // 2
+    text = tokenizer.decode(document[middle : middle + LONGEST_SENTENCE + 2 * REPLY_TOKENS])
+    begins = SENTENCE.search(text)
+    text = text[begins.end() if begins else 0 :]
+    words = re.match(rf"\s*(?:\S+\s+){{1,{PROMPT_WORDS}}}", text)
+    prompt = (words.group() if words else text).rstrip()
+    following = tokenizer.encode(text[len(prompt) :], continues=True)[:REPLY_TOKENS]
+    return prompt, tokenizer.decode(following, continues=True)

@@ -183,3 +183,13 @@ def test_an_index_of_other_tokens_is_refused(run, tmp_path, capsys):
         assert "nanoeuler index --tokens" in capsys.readouterr().err
     finally:
         path.write_text(content)
+
+
+def test_what_is_kept_of_records_is_found_again_where_it_is_damaged(run, tracer):
+    kept = run.model("sft").parent / "traced.npz"
+    before = tracer.trace(TAUGHT, least=15, most=1, documents=3)["spans"]
+    content = kept.read_bytes()
+    for damaged in (b"", content[:-50], content[:300] + b"?" + content[301:]):
+        kept.write_bytes(damaged)
+        assert Tracer(run.model("dpo")).trace(TAUGHT, 15, 1, 3)["spans"] == before
+        assert len(kept.read_bytes()) == len(content)
