@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 KINDS = (
     "*.cu",
+    "*.wgsl",
     "*.cuh",
     "*.css",
     "*.html",

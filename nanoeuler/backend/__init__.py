@@ -1,6 +1,6 @@
 """The engines that compute a model: one contract of ops, and its implementations."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 from nanoeuler.errors import UserError
 from nanoeuler.log import counted
@@ -9,7 +9,8 @@ from nanoeuler.system.machine import threads_allowed
 if TYPE_CHECKING:
     from nanoeuler.backend.ops import Backend
 
-DEVICES = ("auto", "cpu", "cuda", "reference")
+DeviceName = Literal["auto", "cpu", "cuda", "webgpu", "reference"]
+DEVICES: tuple[str, ...] = get_args(DeviceName)
 
 
 def make_backend(
@@ -17,9 +18,10 @@ def make_backend(
 ) -> "Backend":
     """The backend for `--device`; `gpus` = 0 forces the CPU.
 
-    `auto` takes a GPU where one answers, else the CPU. `precision` (fp32, tf32, bf16,
-    fp8; auto: bf16) and `residual`, the type of the residual stream (fp32, bf16; auto: bf16), are
-    for a GPU; a CPU computes in float32. Raises `UserError` for a device that is not there.
+    `auto` takes a GPU where one answers, by CUDA or else by WebGPU, else the CPU. `precision`
+    (fp32, tf32, bf16, fp8; auto: bf16) and `residual`, the type of the residual stream (fp32, bf16;
+    auto: bf16), are for CUDA; others compute in float32. Raises `UserError` for a device that is
+    not there.
     """
     if device not in DEVICES:
         raise UserError(f"--device {device}: there are {', '.join(DEVICES)}")
@@ -41,8 +43,10 @@ def make_backend(
     if device == "cuda" and problem:
         raise UserError(f"--device cuda: {problem}")
     # checked second: where there is no GPU, it is the workflow that adds --gpus 0
-    if device == "cuda" and gpus == 0:
-        raise UserError("--device cuda with --gpus 0 contradict each other; leave one of them out")
+    if device in ("cuda", "webgpu") and gpus == 0:
+        raise UserError(
+            f"--device {device} with --gpus 0 contradict each other; leave one of them out"
+        )
     if problem is None:
         from nanoeuler.backend.cuda.engine import CudaBackend
 
@@ -51,20 +55,38 @@ def make_backend(
         if residual == "auto":
             residual = "bf16"
         return CudaBackend(precision, residual)
+    if takes_gpu(device, gpus):
+        from nanoeuler.backend.webgpu.engine import WebGpuBackend
+
+        return WebGpuBackend()
     from nanoeuler.backend.cpu.engine import CpuBackend
 
     return CpuBackend()
 
 
+def takes_gpu(device: str = "auto", gpus: int | None = None) -> bool:
+    """Does `make_backend(device, gpus)` take a GPU, by CUDA or by WebGPU?"""
+    if device != "auto" or gpus == 0:
+        return device in ("cuda", "webgpu")
+    return not (gpu_problem() and webgpu_problem())
+
+
 def gpu_problem() -> str | None:
-    """Why there is no usable GPU, in one sentence; None when there is one."""
+    """Why there is no GPU that CUDA can use, in one sentence; None when there is one."""
     from nanoeuler.backend.cuda.device import found
 
     return found()
 
 
+def webgpu_problem() -> str | None:
+    """Why WebGPU reaches no GPU that `auto` would take, in one sentence; None when it does."""
+    from nanoeuler.backend.webgpu.device import found
+
+    return found(chosen=True)
+
+
 def gpu_count() -> int:
-    """GPUs that the engine can use."""
+    """GPUs that the CUDA engine can use."""
     from nanoeuler.backend.cuda.device import usable
 
     return 0 if gpu_problem() else len(usable())
@@ -72,9 +94,15 @@ def gpu_count() -> int:
 
 def reason(device: str = "auto", gpus: int | None = None) -> str:
     """Why `make_backend(device, gpus)` takes the backend that it does, for people."""
-    if device in ("reference", "cuda"):
-        return f"asked for by --device {device}"
+    from nanoeuler.backend.webgpu.device import described
+
+    reached = f"; WebGPU reaches {adapters}" if (adapters := described()) else ""
+    if device in ("reference", "cuda", "webgpu"):
+        return f"asked for by --device {device}{reached}"
     problem = gpu_problem() if device == "auto" and gpus != 0 else "no GPU was asked for"
     if problem is None:
-        return "the fastest engine there is"
-    return f"the fastest engine for a CPU, with {counted(threads_allowed(), 'thread')}; {problem}"
+        return f"the fastest engine there is{reached}"
+    if takes_gpu(device, gpus):
+        return f"the fastest engine for this GPU; {problem}{reached}"
+    threads = counted(threads_allowed(), "thread")
+    return f"the fastest engine for a CPU, with {threads}; {problem}{reached}"

@@ -116,8 +116,8 @@ def run_check(options: argparse.Namespace) -> None:
         tensors=len(rows),
         largest_error=f"{nearest.error:.1e}",
     )
-    if options.config is None and (options.device == "cpu" or engine.name == "cuda"):
-        length = 512 if engine.name == "cuda" else 1024
+    if options.config is None and (options.device == "cpu" or engine.device):
+        length = 512 if engine.device else 1024
         check_engine(engine.name, options.quick, {"small": (2, 128), "base": (1, length)})
 
 

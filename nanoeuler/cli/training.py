@@ -143,7 +143,7 @@ def rank_count(options: argparse.Namespace) -> int:
         return started.size
     if gpus in (None, 0, 1):
         return options.ranks
-    if options.device in ("cpu", "reference"):
+    if options.device in ("cpu", "reference", "webgpu"):
         raise UserError(f"--gpus {gpus} and --device {options.device}: leave one of them out")
     if options.ranks > 1:
         raise UserError("--gpus starts a rank for each GPU; leave --ranks out")
@@ -159,11 +159,10 @@ def rank_count(options: argparse.Namespace) -> int:
 @contextmanager
 def group_of(options: argparse.Namespace, folder: Path) -> Iterator["Group"]:
     """The ranks that `--gpus` or `--ranks` ask for; `folder` is seen by the hosts of all."""
-    from nanoeuler.backend import gpu_problem
+    from nanoeuler.backend import takes_gpu
     from nanoeuler.training.distributed.ranks import ranks
 
-    asks_for_gpu = options.device == "cuda" or (options.device == "auto" and options.gpus != 0)
-    if options.ranks > 1 and asks_for_gpu and not gpu_problem():
+    if options.ranks > 1 and takes_gpu(options.device, options.gpus):
         raise UserError(f"--ranks {options.ranks}: ranks compute on a CPU; add --device cpu")
     with ranks(rank_count(options), folder) as group:
         yield group

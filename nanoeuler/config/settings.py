@@ -11,6 +11,7 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge
 
+from nanoeuler.backend import DeviceName
 from nanoeuler.config.data_settings import Corpus, Evaluate, Sample, Tokenizer
 from nanoeuler.config.model_settings import Model
 from nanoeuler.storage.section import (
@@ -485,7 +486,7 @@ class Configuration(Section):
     seed: int = key(
         "seed of everything random in training and sampling", default=1, ge=0, le=4294967295
     )
-    device: Literal["auto", "cpu", "cuda", "reference"] = key(
+    device: DeviceName = key(
         "where models run; auto takes the GPU when there is one, reference is the plain NumPy "
         "specification",
         default="auto",

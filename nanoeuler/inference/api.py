@@ -285,7 +285,7 @@ def load(
 
     - `folder`: a model folder, such as results/demo/sft/model, or the folder of a stage or a run,
       such as results/demo, which stands for its last model.
-    - `device`: auto (a GPU where there is one), cpu, cuda, or reference (plain NumPy, slow).
+    - `device`: auto (a GPU where there is one), cpu, cuda, webgpu, or reference (NumPy, slow).
     - `gpus`: 1 or 0; 0 forces the CPU, None takes what `device` says.
     - `precision`: of a GPU's products and activations: fp32, tf32 or bf16; auto is bf16.
     - `speculation`: tokens are drafted, from the text or by the model's MTP heads, and checked

@@ -27,6 +27,7 @@ PACKAGES = (
     "cupy-cuda13x",
     "nvidia-cublas-cu12",
     "nvidia-cublas",
+    "wgpu",
 )
 """Distributions whose version can change a result; those that are not installed are left out."""
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
+from nanoeuler.backend import webgpu_problem
 from nanoeuler.config.settings import Slurm
 from nanoeuler.corpus.sources.registry import NAMED
 from nanoeuler.model.config import ModelConfig
@@ -57,10 +58,19 @@ def job_gpus(device: str) -> int:
 def usable_gpus(device: str = "auto") -> int:
     """Number of GPUs that a job may use.
 
-    There are none where `device` forbids them or the driver's tool does not answer.
+    There are none where `device` forbids them. NVIDIA's are those that the driver's tool lists; of
+    others, which WebGPU reaches, jobs share one.
     """
     if device in WITHOUT_GPU:
         return 0
+    if device == "webgpu":
+        return 1
+    nvidia = nvidia_gpus()
+    return 1 if device == "auto" and not nvidia and not webgpu_problem() else nvidia
+
+
+def nvidia_gpus() -> int:
+    """GPUs that the driver's tool lists and CUDA_VISIBLE_DEVICES leaves."""
     try:
         listed = subprocess.run(
             ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=True

@@ -38,6 +38,7 @@ def driver(tmp_path, monkeypatch) -> Path:
 def test_gpus_are_counted_when_the_driver_answers(driver, monkeypatch):
     assert usable_gpus() == 2
     assert usable_gpus("cpu") == usable_gpus("reference") == 0
+    assert usable_gpus("webgpu") == 1  # of any maker
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     assert usable_gpus() == 1
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")

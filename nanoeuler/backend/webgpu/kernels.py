@@ -1,0 +1,381 @@
+"""Kernels and their launches: sources, pipelines, arguments, and the stream of work to the device.
+
+A `.wgsl` file names its arrays, and its numbers in a structure `Arguments`. A launch gives them by
+these names. For an array x it fills in, where the structure has them, `x_at`, the element at which
+the array begins in what the kernel sees of its buffer, and its strides in elements: `x_batch` and
+`x_row`, that from a token to the next, and of matrices `x_outer` and `x_inner`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nanoeuler.backend.webgpu import sizes
+from nanoeuler.backend.webgpu.arrays import DeviceArray, decode, encode, halves
+from nanoeuler.backend.webgpu.device import Device, one_line
+from nanoeuler.errors import UserError
+
+if TYPE_CHECKING:
+    import wgpu
+
+FOLDER = Path(__file__).parent
+BINDING = re.compile(r"@binding\((\d+)\) var<[^>]*> (\w+): (array<vec2<f32>>)?")
+ARGUMENTS = re.compile(r"struct Arguments \{(.*?)\}", re.DOTALL)
+FIELD = re.compile(r"(\w+): ([uif])32")
+NUMBERS = "p"
+"""The name of the structure's variable."""
+WINDOW = 256
+"""Bytes: what a kernel sees of a buffer begins on a multiple."""
+KEPT_NUMBERS = 1 << 14
+"""Buffers of arguments that are kept for the next launch with the same ones."""
+
+Grid = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A `.wgsl` file behind its constants, what all files share between them."""
+
+    text: str
+    bindings: dict[str, tuple[int, int]]
+    """Number and bytes of an element, by the array's name."""
+    fields: list[tuple[str, str]]
+    """Name and format of each number of `Arguments`."""
+
+
+@functools.cache
+def source(name: str, constants: tuple[tuple[str, int | bool], ...] = ()) -> Source:
+    """The file `name`; `constants` are those of this launch, beside what stands in sizes.py."""
+    code = (FOLDER / f"{name}.wgsl").read_text(encoding="utf-8")
+    common = (FOLDER / "common.wgsl").read_text(encoding="utf-8")
+    known = {key: value for key, value in vars(sizes).items() if key.isupper()} | dict(constants)
+    lines = [constant(key, value) for key, value in known.items()]
+    bindings = {
+        array: (int(number), 8 if pair else 4) for number, array, pair in BINDING.findall(code)
+    }
+    (numbers,) = ARGUMENTS.findall(code)
+    return Source("\n".join([*lines, common, code]), bindings, FIELD.findall(numbers))
+
+
+def constant(name: str, value: int | bool) -> str:
+    literal = str(value).lower() if isinstance(value, bool) else f"{value}u"
+    return f"const {name} = {literal};"
+
+
+Command = tuple[Any, ...]
+
+
+class Kernels:
+    """The kernels of one device, and the one stream of work on it, in which all is in order.
+
+    Launches are gathered, and handed over together: when there are many of them, when the host
+    writes or reads, and when it waits.
+    """
+
+    def __init__(self, device: Device):
+        import wgpu
+
+        self.device, self.opened, self.queue = device, device.opened, device.opened.queue
+        self.most_bytes = device.binding_limit - WINDOW
+        """Bytes of an array that a kernel can see at once, wherever it begins."""
+        usage = wgpu.BufferUsage
+        self.storage = usage.STORAGE | usage.COPY_SRC | usage.COPY_DST
+        self.uniform = usage.UNIFORM | usage.COPY_DST
+        self.errors = wgpu.GPUError
+        self.modules: dict[str, wgpu.GPUShaderModule] = {}
+        self.pipelines: dict[tuple[str, str], tuple[Any, Any]] = {}
+        self.numbers: dict[bytes, wgpu.GPUBuffer] = {}
+        self.encoder: wgpu.GPUCommandEncoder | None = None
+        self.compute: wgpu.GPUComputePassEncoder | None = None
+        self.waiting = 0
+        self.recorded: list[Command] | None = None
+        self.scratch: dict[str, DeviceArray] = {}
+
+    # ---- arrays
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> DeviceArray:
+        """A new array; WebGPU makes its memory zero. Raises `MemoryError`."""
+        dtype = np.dtype(dtype)
+        array = DeviceArray(self, None, 0, shape, (), dtype)
+        array.strides = (0,) * len(shape)
+        strides, step = [], dtype.itemsize
+        for count in reversed(shape):
+            strides.append(step)
+            step *= max(1, count)
+        array.strides = tuple(reversed(strides))
+        size = max(16, -(-array.nbytes // 16) * 16)
+        with self.failures_told(size):
+            array.buffer = self.opened.create_buffer(size=size, usage=self.storage)
+        return array
+
+    @contextmanager
+    def failures_told(self, size: int = 0) -> Iterator[None]:
+        """Say in one sentence what a user can do about an error of wgpu.
+
+        `size`: of a buffer that is asked for; MemoryError is raised where there is none.
+        """
+        try:
+            yield
+        except self.errors as error:
+            if "lost" in str(error):
+                raise UserError(
+                    f"--device webgpu: the connection to {self.device.name} is lost (its driver "
+                    "was restarted, or it was taken away); what was saved is there: run the same "
+                    "command again to go on from it"
+                ) from error
+            if size:
+                raise MemoryError(
+                    f"--device webgpu: {self.device.name} gives no {size / 1e6:,.0f} MB at once "
+                    f"({one_line(error)}); take fewer tokens at once (micro_batch_rows)"
+                ) from error
+            raise
+
+    def from_host(self, values: np.ndarray) -> DeviceArray:
+        array = self.empty(values.shape, values.dtype)
+        self.write(array, values)
+        return array
+
+    def write(self, array: DeviceArray, values: np.ndarray) -> None:
+        """The values of a contiguous array of the same size and type."""
+        data = encode(values).reshape(-1).view(np.uint8)
+        if len(data) % 4:
+            data = np.pad(data, (0, -len(data) % 4))
+        if len(data):
+            self.flush()
+            with self.failures_told():
+                self.queue.write_buffer(array.buffer, array.offset, data)
+
+    def to_host(self, array: DeviceArray) -> np.ndarray:
+        if array.size == 0:
+            return np.empty(array.shape, array.dtype)
+        if not array.contiguous or array.offset % 4:
+            array = array.copy()
+        self.flush()
+        size = -(-array.nbytes // 4) * 4
+        with self.failures_told():
+            data = self.queue.read_buffer(array.buffer, array.offset, size)
+        return decode(data, array.shape, array.dtype)
+
+    def take(self, purpose: str, shape: tuple[int, ...], dtype: Any = np.float32) -> DeviceArray:
+        """Scratch until the next call for `purpose`. Work that is recorded keeps what it took."""
+        count = math.prod(shape)
+        kept = self.scratch.get(purpose)
+        if kept is None or kept.size < count or kept.dtype != dtype:
+            kept = self.scratch[purpose] = self.empty((count,), dtype)
+        return kept[:count].reshape(shape)
+
+    # ---- launches
+
+    def launch(self, name: str, kernel: str, grid: Grid, /, **given: Any) -> None:
+        """Launch `kernel` of the file `name`.
+
+        `given` are its arrays and numbers, and in capitals constants of this launch.
+        """
+        code = source(name, tuple((key, given.pop(key)) for key in [*given] if key.isupper()))
+        with self.failures_told():
+            pipeline, layout = self.pipeline(code, kernel)
+        entries: list[dict[str, Any]] = []
+        numbers: dict[str, Any] = dict.fromkeys((field for field, _ in code.fields), 0)
+        for key, value in given.items():
+            if not isinstance(value, DeviceArray):
+                if key not in numbers:
+                    raise KeyError(f"{name}.wgsl has no argument {key}")
+                numbers[key] = value
+                continue
+            self.check_size(value, key)
+            number, unit = code.bindings[key]
+            start = value.offset // WINDOW * WINDOW
+            end = -(-(value.offset + max(unit, value.extent)) // 4) * 4
+            window = {"buffer": value.buffer, "offset": start, "size": end - start}
+            entries.append({"binding": number, "resource": window})
+            steps = [stride // unit for stride in (0, *value.strides)]
+            places = {
+                f"{key}_at": (value.offset - start) // unit,
+                f"{key}_batch": steps[1] if value.ndim > 2 else 0,
+                f"{key}_row": steps[-3 if value.ndim > 2 else -2] if value.ndim > 1 else 0,
+                f"{key}_outer": steps[-2],
+                f"{key}_inner": steps[-1],
+            }
+            numbers |= {place: at for place, at in places.items() if place in numbers}
+        packed = struct.pack("".join(FORMATS[kind] for _, kind in code.fields), *numbers.values())
+        buffer = self.arguments(packed)
+        number, _ = code.bindings[NUMBERS]
+        whole = {"buffer": buffer, "offset": 0, "size": buffer.size}
+        entries.append({"binding": number, "resource": whole})
+        with self.failures_told():
+            group = self.opened.create_bind_group(layout=layout, entries=entries)
+        self.do((pipeline, group, (*grid, 1, 1)[:3]))
+
+    def check_size(self, array: DeviceArray, name: str) -> None:
+        """Raise `UserError` for an array that is larger than what a kernel may see of a buffer."""
+        if array.extent > self.most_bytes:
+            raise UserError(
+                f"--device webgpu: the array '{name}' {array.shape} has {array.extent / 1e6:,.0f} "
+                f"MB, and {self.device.name} lets a kernel see {self.most_bytes / 1e6:,.0f} MB of "
+                "one; take fewer tokens at once (micro_batch_rows), or --device cpu"
+            )
+
+    def pipeline(self, code: Source, kernel: str) -> tuple[Any, Any]:
+        """The pipeline, and the layout of its arrays."""
+        key = code.text, kernel
+        if key not in self.pipelines:
+            if code.text not in self.modules:
+                self.modules[code.text] = self.opened.create_shader_module(code=code.text)
+            stage = {"module": self.modules[code.text], "entry_point": kernel}
+            pipeline = self.opened.create_compute_pipeline(layout="auto", compute=stage)
+            self.pipelines[key] = pipeline, pipeline.get_bind_group_layout(0)
+        return self.pipelines[key]
+
+    def arguments(self, packed: bytes) -> wgpu.GPUBuffer:
+        """A buffer with these numbers."""
+        if packed not in self.numbers:
+            if len(self.numbers) > KEPT_NUMBERS:
+                self.numbers.clear()  # those in use are held by what uses them
+            padded = packed + bytes(-len(packed) % 16)
+            buffer = self.opened.create_buffer_with_data(data=padded, usage=self.uniform)
+            self.numbers[packed] = buffer
+        return self.numbers[packed]
+
+    def launch_on(self, name: str, kernel: str, elements: int, /, **given: Any) -> None:
+        """Launch a thread for each element."""
+        if elements:
+            self.launch(name, kernel, flat_grid(-(-elements // sizes.THREADS)), **given)
+
+    # ---- the stream
+
+    def do(self, command: Command) -> None:
+        """A launch: pipeline, arrays, grid."""
+        if self.recorded is not None:
+            self.recorded.append(command)
+        pipeline, group, grid = command
+        if self.compute is None:
+            self.encoder = self.opened.create_command_encoder()
+            self.compute = self.encoder.begin_compute_pass()
+        self.compute.set_pipeline(pipeline)
+        self.compute.set_bind_group(0, group)
+        self.compute.dispatch_workgroups(*grid)
+        self.waiting += 1
+        if self.waiting >= sizes.DISPATCHES_AT_ONCE:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand over what was gathered."""
+        if self.compute is None or self.encoder is None:
+            return
+        compute, encoder = self.compute, self.encoder
+        self.compute, self.encoder, self.waiting = None, None, 0
+        with self.failures_told():
+            compute.end()
+            self.queue.submit([encoder.finish()])
+
+    @contextmanager
+    def recording(self) -> Iterator[list[Command]]:
+        """Collects the launches that are made meanwhile."""
+        commands: list[Command] = []
+        self.recorded = commands
+        try:
+            yield commands
+        finally:
+            self.recorded = None
+
+    # ---- copies
+
+    def copy(self, source: DeviceArray, target: DeviceArray) -> None:
+        """target ← source, of the same type, spread to its shape."""
+        if source.itemsize != target.itemsize or target.itemsize % 4:
+            raise TypeError(f"{source.dtype} cannot be copied to {target.dtype} on the GPU")
+        if target.size == 0:
+            return
+        spread = source.like(np.broadcast_to(source.layout(), target.shape))
+        if max(target.extent, spread.extent) > self.most_bytes:
+            for half in halves(target.shape):
+                self.copy(spread[half], target[half])
+            return
+        words = target.itemsize // 4
+        dimensions = merged(target.shape, target.strides, spread.strides, words)
+        self.launch_on(
+            "copy",
+            "copy",
+            target.size * words,
+            source=spread,
+            copied=target,
+            count=target.size * words,
+            **copy_arguments(dimensions),
+        )
+
+    def fill(self, target: DeviceArray, value: float) -> None:
+        if target.size == 0:
+            return
+        if target.extent > self.most_bytes:
+            for half in halves(target.shape):
+                self.fill(target[half], value)
+            return
+        if target.itemsize != 4 and value != 0:
+            raise TypeError(f"an array of {target.dtype} on the GPU is filled with 0 only")
+        words = target.itemsize // 4
+        dimensions = merged(target.shape, target.strides, (0,) * target.ndim, words)
+        bits = int(np.array(value, target.dtype if words == 1 else np.int32).view(np.uint32))
+        self.launch_on(
+            "copy",
+            "fill",
+            target.size * words,
+            copied=target,
+            value=bits,
+            count=target.size * words,
+            **copy_arguments(dimensions),
+        )
+
+
+FORMATS = {"u": "I", "i": "i", "f": "f"}
+
+
+def flat_grid(workgroups: int) -> Grid:
+    """As many workgroups in rows, as one dimension may not hold them."""
+    across = min(workgroups, sizes.MOST_WORKGROUPS)
+    return across, -(-workgroups // across) if across else 0
+
+
+Dimension = tuple[int, int, int]
+"""Size, and the strides of target and source, in words."""
+
+
+def merged(
+    shape: tuple[int, ...], to: tuple[int, ...], by: tuple[int, ...], words: int
+) -> list[Dimension]:
+    """The dimensions of a copy, neighbours that lie alike made one."""
+    dimensions = [(n, a // 4, b // 4) for n, a, b in zip(shape, to, by, strict=True) if n > 1]
+    if words > 1:
+        dimensions.append((words, 1, 1))
+    found: list[Dimension] = []
+    for size, a, b in dimensions:
+        if found and found[-1][1] == size * a and found[-1][2] == size * b:
+            found[-1] = found[-1][0] * size, a, b
+        else:
+            found.append((size, a, b))
+    return found
+
+
+COPIED_DIMENSIONS = 5
+
+
+def copy_arguments(dimensions: list[Dimension]) -> dict[str, int]:
+    """The arguments of copy.wgsl."""
+    if len(dimensions) > COPIED_DIMENSIONS:
+        raise ValueError(f"an array of {len(dimensions)} dimensions is not copied on the GPU")
+    whole = [(1, 0, 0)] * (COPIED_DIMENSIONS - len(dimensions)) + dimensions
+    arguments: dict[str, int] = {}
+    for index, (size, to, by) in enumerate(whole):
+        arguments |= {f"to{index}": to, f"from{index}": by}
+        if index:
+            arguments[f"size{index}"] = size
+    return arguments

@@ -1,0 +1,132 @@
+"""Every op beside the reference in float64, on sizes that fit no tile, and planted mistakes."""
+
+from functools import partial
+
+import pytest
+
+from nanoeuler.backend.webgpu import kernels
+from nanoeuler.model.checks import engine_ops
+from nanoeuler.model.checks.comparison import Random
+from nanoeuler.model.checks.decoded_layer import LayerShape, check_decode
+from nanoeuler.model.checks.engine_attention import (
+    check_attention,
+    check_cached_attention,
+    check_linear_rope,
+    check_rope,
+)
+from nanoeuler.model.checks.engine_ops import OP_TOLERANCE
+
+LIMIT = OP_TOLERANCE["fp32"]
+CASES = {
+    "products": [
+        partial(engine_ops.check_linear, N=1, D=8, columns=24),
+        partial(engine_ops.check_linear, N=8, D=129, columns=35),
+        partial(engine_ops.check_linear, N=70, D=66, columns=131),
+    ],
+    "embedding": [
+        partial(engine_ops.check_embedding, N=1100, D=24, V=40),
+        partial(engine_ops.check_embedding_at, N=25, D=136, V=40, P=12),
+    ],
+    "rms_norm": [
+        partial(engine_ops.check_norm, "rms_norm", N=1, D=8),
+        partial(engine_ops.check_norm, "rms_norm", N=37, D=200),
+    ],
+    "layer_norm": [partial(engine_ops.check_norm, "layer_norm", N=37, D=200)],
+    "rope": [
+        partial(check_rope, N=37, H=3, E=64),
+        partial(check_linear_rope, N=11, D=16, H=3, G=1, E=32),
+    ],
+    "attention": [
+        partial(check_attention, B=1, T=1, H=1, G=1, E=32),
+        partial(check_attention, B=2, T=140, H=4, G=2, E=32),
+        partial(check_cached_attention, B=3, T=5, S=140, H=4, G=1, E=32, cap=0.9),
+    ],
+    "wide capped attention": [partial(check_attention, B=1, T=7, H=2, G=1, E=256, cap=0.9)],
+    "decoded layers": [  # of several rows, with a token of each or more
+        partial(check_decode, B=3, S=20, shape=LayerShape(24, 2, 1, 12, 40)),
+        partial(check_decode, B=2, S=20, shape=LayerShape(24, 2, 2, 12, 40, "gpt2"), tokens=3),
+        partial(check_decode, B=9, S=9, shape=LayerShape(24, 2, 1, 12, 40, qk_norm="rms")),
+    ],
+    "swiglu": [
+        partial(engine_ops.check_swiglu, N=37, F=44),
+        partial(engine_ops.check_linear_swiglu, N=9, D=16, F=44),
+    ],
+    "gelu": [partial(engine_ops.check_linear_gelu, N=37, D=16, F=44)],
+    "elementwise": [
+        *(partial(engine_ops.check_elementwise, op, N=37, F=44) for op in ("gelu", "relu2")),
+        partial(engine_ops.check_geglu, N=37, F=44),
+        partial(engine_ops.check_soft_cap, N=37, V=44),
+        partial(engine_ops.check_dropout, N=37, F=44),
+    ],
+    "losses": [
+        partial(engine_ops.check_cross_entropy, R=37, V=50),
+        partial(engine_ops.check_cross_entropy, R=3, V=5001),
+        engine_ops.check_all_masked,
+        engine_ops.check_preference,
+    ],
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_op_agrees_with_the_specification(engine, name):
+    for check in CASES[name]:
+        for row in check(engine, random=Random(3)):
+            assert row.error <= LIMIT, row
+
+
+SMALL = {
+    "product": partial(engine_ops.check_linear, N=9, D=40, columns=24),
+    "few_rows": partial(engine_ops.check_linear, N=8, D=40, columns=12),
+    "rms_norm": partial(engine_ops.check_norm, "rms_norm", N=9, D=24),
+    "layer_norm": partial(engine_ops.check_norm, "layer_norm", N=9, D=24),
+    "embedding": partial(engine_ops.check_embedding, N=30, D=16, V=8),
+    "rope": partial(check_rope, N=9, H=3, E=8),
+    "attention": partial(check_attention, B=1, T=9, H=2, G=1, E=8),
+    "swiglu": partial(engine_ops.check_swiglu, N=9, F=12),
+    "cross_entropy": partial(engine_ops.check_cross_entropy, R=9, V=50),
+    "preference": engine_ops.check_preference,
+    "dropout": partial(engine_ops.check_dropout, N=9, F=44),
+}
+MISTAKES = [
+    ("product", "k < p.inner; k += STEP", "k + STEP < p.inner; k += STEP", "product"),
+    ("few_rows", "k < p.inner; k += SHARE", "k + 1u < p.inner; k += SHARE", "few_rows"),
+    ("norm", " + p.epsilon)", ")", "rms_norm"),
+    ("norm", "gradient - gradient_mean", "gradient", "layer_norm"),
+    ("columns", "p.accumulate != 0u", "p.accumulate == 2u", "rms_norm"),
+    ("embedding", "sum = add_to_pair(sum, ", "sum = vec2(0.0, ", "embedding"),
+    ("rope", "-b * sine", "b * sine", "rope"),
+    ("attention", "first <= seen.y", "first < seen.y", "attention"),
+    ("attention", "sums[c] * p.root", "sums[c]", "attention"),
+    ("attention", " <= s) {", " < s) {", "attention"),
+    ("activations", "1.0 - sigma, sigma", "sigma, 1.0 - sigma", "swiglu"),
+    ("losses", "select(0.0, 1.0, i32(v) == target_id)", "0.0", "cross_entropy"),
+    ("losses", "sigmoid(-z) - p.smoothing", "sigmoid(-z)", "preference"),
+    ("dropout", ">= p.threshold", "> 2u * p.threshold", "dropout"),
+]
+
+
+@pytest.mark.parametrize(("file", "right", "wrong", "case"), MISTAKES)
+def test_a_mistake_in_a_kernel_fails_the_check_of_its_op(
+    engine, monkeypatch, file, right, wrong, case
+):
+    source = kernels.source.__wrapped__
+
+    def planted(name, constants=()):
+        found = source(name, constants)
+        if name != file:
+            return found
+        assert right in found.text
+        return kernels.Source(found.text.replace(right, wrong), found.bindings, found.fields)
+
+    monkeypatch.setattr(kernels, "source", planted)
+    assert any(not row.error <= LIMIT for row in SMALL[case](engine, random=Random(3)))
+
+
+def test_what_a_kernel_cannot_see_at_once_is_computed_in_parts(engine, monkeypatch):
+    monkeypatch.setattr(engine.kernels, "most_bytes", 9_000)
+    for check in (
+        partial(engine_ops.check_linear, N=37, D=72, columns=100),
+        partial(engine_ops.check_embedding, N=70, D=16, V=300),
+    ):
+        for row in check(engine, random=Random(3)):
+            assert row.error <= LIMIT, row
