@@ -9,19 +9,29 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 if TYPE_CHECKING:
     import wgpu
 
-    from nanoeuler.backend.webgpu.kernels import Kernels
-
 FLOAT64 = np.dtype(np.float64)
 INDICES = (slice, int, np.integer, type(...))
 ADDRESS = 1 << 20
 """Where NumPy is told that a buffer begins: any number but 0 that alignments divide."""
+
+
+class Copying(Protocol):
+    """What an array asks of the device that it lies on."""
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> DeviceArray: ...
+
+    def from_host(self, values: np.ndarray) -> DeviceArray: ...
+
+    def copy(self, source: DeviceArray, target: DeviceArray) -> None: ...
+
+    def fill(self, target: DeviceArray, value: float) -> None: ...
 
 
 class DeviceArray:
@@ -31,7 +41,7 @@ class DeviceArray:
 
     def __init__(
         self,
-        kernels: Kernels,
+        kernels: Copying,
         buffer: wgpu.GPUBuffer,
         offset: int,
         shape: tuple[int, ...],
