@@ -257,11 +257,12 @@ class WebGpuBackend(LogitOps, OptimizerOps):
         root = 1 / math.sqrt(E)
         self.launch("attention", kernel, grid, HEAD_SIZE=E, root=root, **arrays, **numbers)
 
-    def write_cache(self, cache_BSGE: Array, new_BTGE: Array, offset_B: Array) -> None:
+    def write_cache(self, cache_BSGE: Array, new_BTGE: Array, offset_B: Array) -> Array:
         (B, T, G, E), S = new_BTGE.shape, cache_BSGE.shape[1]
         arrays = {"source": new_BTGE, "offset": offset_B, "copied": cache_BSGE}
         numbers = {"count": B * T * G * E, "tokens": T, "width": G * E, "slots": S}
         self.launch_on("cache", "write", B * T * G * E, **arrays, **numbers)
+        return cache_BSGE
 
     def window_starts(
         self, starts_BT: Array, offset_B: Array, window: int, last: int, out_BT: Array

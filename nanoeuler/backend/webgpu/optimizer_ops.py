@@ -9,7 +9,8 @@ import numpy as np
 from nanoeuler.backend.records import FlatState, MatrixGroup, MuonConstants, ParameterRun
 from nanoeuler.backend.webgpu import sizes
 from nanoeuler.backend.webgpu.arrays import DeviceArray
-from nanoeuler.backend.webgpu.parts import FLOAT32, WebGpuParts
+from nanoeuler.backend.webgpu.parts import FLOAT32
+from nanoeuler.backend.webgpu.products import ProductOps
 
 Array = DeviceArray
 LEAST_BETA = 1e-30
@@ -18,7 +19,7 @@ NO_RUN = -1.0
 """The rate of elements that no run covers."""
 
 
-class OptimizerOps(WebGpuParts):
+class OptimizerOps(ProductOps):
     def __init__(self) -> None:
         super().__init__()
         self.kept_rates: dict[tuple[Any, ...], Array] = {}

@@ -1,14 +1,15 @@
 // Matrix products: out[m, n] = scale * sum over k of left[m, k] right[n, k] + add_scale * add[m, n]
 //
 // In:   left (batches, rows, inner), right (batches, columns, inner), add like out; any strides
-// Out:  out (batches, rows, columns); may be the array of add
+// Out:  out (batches, rows, columns), maybe the array of add; or of one product, with several parts
+//       of the inner dimension, the sums over `inner` elements each of `whole_inner`
 // A workgroup of (TILE / 4)^2 threads makes a tile of TILE^2 from steps of STEP = TILE / 4 of the
 // inner dimension, and a thread 4 x 4 of it. Each element of left is read columns / TILE times, and
 // of right rows / TILE times: bytes = 4 * rows * columns * inner * 2 / TILE, and those of out.
 // LEFT_INNER and RIGHT_INNER say whether neighbours of the inner dimension are so in memory.
 
 struct Arguments {
-    rows: u32, columns: u32, inner: u32, add_scale: f32, scale: f32,
+    rows: u32, columns: u32, inner: u32, whole_inner: u32, add_scale: f32, scale: f32,
     left_at: u32, left_batch: u32, left_outer: u32, left_inner: u32,
     right_at: u32, right_batch: u32, right_outer: u32, right_inner: u32,
     add_at: u32, add_batch: u32, add_outer: u32,
@@ -27,15 +28,15 @@ const QUADS = TILE / 4u;
 var<workgroup> left_tile: array<array<vec4<f32>, QUADS>, STEP>;
 var<workgroup> right_tile: array<array<vec4<f32>, QUADS>, STEP>;
 
-fn left_element(base: u32, m: u32, k: u32) -> f32 {
-    if (m < p.rows && k < p.inner) {
+fn left_element(base: u32, m: u32, k: u32, end: u32) -> f32 {
+    if (m < p.rows && k < end) {
         return left[base + m * p.left_outer + k * p.left_inner];
     }
     return 0.0;
 }
 
-fn right_element(base: u32, n: u32, k: u32) -> f32 {
-    if (n < p.columns && k < p.inner) {
+fn right_element(base: u32, n: u32, k: u32, end: u32) -> f32 {
+    if (n < p.columns && k < end) {
         return right[base + n * p.right_outer + k * p.right_inner];
     }
     return 0.0;
@@ -74,20 +75,24 @@ fn multiply(
     var row1 = vec4<f32>();
     var row2 = vec4<f32>();
     var row3 = vec4<f32>();
-    for (var k = 0u; k < p.inner; k += STEP) {
+    let begin = select(w.z * p.inner, 0u, p.whole_inner == p.inner);
+    let end = min(begin + p.inner, p.whole_inner);
+    for (var k = begin; k < end; k += STEP) {
         if (LEFT_INNER) {
             for (var i = 0u; i < 4u; i++) {
                 let at = inner / (QUADS / 4u) + 4u * outer;  // a row of the tile
                 let step = (inner % (QUADS / 4u)) * 4u + i;
                 left_tile[step][at / 4u][at % 4u] =
-                    left_element(left_base, first_row + at, k + step);
+                    left_element(left_base, first_row + at, k + step, end);
             }
         } else {
             let m = first_row + 4u * inner;
             let step = k + outer;
             left_tile[outer][inner] = vec4(
-                left_element(left_base, m, step), left_element(left_base, m + 1u, step),
-                left_element(left_base, m + 2u, step), left_element(left_base, m + 3u, step),
+                left_element(left_base, m, step, end),
+                left_element(left_base, m + 1u, step, end),
+                left_element(left_base, m + 2u, step, end),
+                left_element(left_base, m + 3u, step, end),
             );
         }
         if (RIGHT_INNER) {
@@ -95,14 +100,16 @@ fn multiply(
                 let at = inner / (QUADS / 4u) + 4u * outer;
                 let step = (inner % (QUADS / 4u)) * 4u + i;
                 right_tile[step][at / 4u][at % 4u] =
-                    right_element(right_base, first_column + at, k + step);
+                    right_element(right_base, first_column + at, k + step, end);
             }
         } else {
             let n = first_column + 4u * inner;
             let step = k + outer;
             right_tile[outer][inner] = vec4(
-                right_element(right_base, n, step), right_element(right_base, n + 1u, step),
-                right_element(right_base, n + 2u, step), right_element(right_base, n + 3u, step),
+                right_element(right_base, n, step, end),
+                right_element(right_base, n + 1u, step, end),
+                right_element(right_base, n + 2u, step, end),
+                right_element(right_base, n + 3u, step, end),
             );
         }
         workgroupBarrier();

@@ -12,6 +12,18 @@ TILE = 64
 STEP = TILE // 4
 """Elements of the inner dimension that are in a workgroup's memory at a time."""
 
+WIDE_TILE = 128
+"""The same of large products, whose 256 threads make 8 × 8 each."""
+
+LEAST_WIDE = 65
+"""Rows and columns of a product, at least, that takes such tiles."""
+
+PRODUCT_WORKGROUPS = 256
+"""Workgroups that occupy a GPU: with fewer tiles, a product's inner dimension is cut into parts."""
+
+LEAST_INNER = 256
+"""Elements of the inner dimension that such a part has at least."""
+
 FEW_ROWS = 8
 """Rows of a product, at most, for which a weight is read once, as in decoding."""
 

@@ -22,6 +22,7 @@ CASES = {
         partial(engine_ops.check_linear, N=1, D=8, columns=24),
         partial(engine_ops.check_linear, N=8, D=129, columns=35),
         partial(engine_ops.check_linear, N=70, D=66, columns=131),
+        partial(engine_ops.check_linear, N=72, D=600, columns=132),  # in quads, and in parts
     ],
     "embedding": [
         partial(engine_ops.check_embedding, N=1100, D=24, V=40),
@@ -76,6 +77,7 @@ def test_an_op_agrees_with_the_specification(engine, name):
 
 SMALL = {
     "product": partial(engine_ops.check_linear, N=9, D=40, columns=24),
+    "product_wide": partial(engine_ops.check_linear, N=68, D=68, columns=600),
     "few_rows": partial(engine_ops.check_linear, N=8, D=40, columns=12),
     "rms_norm": partial(engine_ops.check_norm, "rms_norm", N=9, D=24),
     "layer_norm": partial(engine_ops.check_norm, "layer_norm", N=9, D=24),
@@ -88,7 +90,9 @@ SMALL = {
     "dropout": partial(engine_ops.check_dropout, N=9, F=44),
 }
 MISTAKES = [
-    ("product", "k < p.inner; k += STEP", "k + STEP < p.inner; k += STEP", "product"),
+    ("product_wide", "k < end; k += DEPTH", "k + DEPTH < end; k += DEPTH", "product_wide"),
+    ("sum_parts", "part < p.parts", "part + 1u < p.parts", "product_wide"),
+    ("product", "k < end; k += STEP", "k + STEP < end; k += STEP", "product"),
     ("few_rows", "k < p.inner; k += SHARE", "k + 1u < p.inner; k += SHARE", "few_rows"),
     ("norm", " + p.epsilon)", ")", "rms_norm"),
     ("norm", "gradient - gradient_mean", "gradient", "layer_norm"),

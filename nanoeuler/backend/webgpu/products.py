@@ -1,0 +1,147 @@
+"""Matrix products: which kernel takes one, and in how many parts. See product.wgsl,
+product_wide.wgsl and few_rows.wgsl.
+"""
+
+import math
+from typing import Any
+
+from nanoeuler.backend.webgpu import sizes
+from nanoeuler.backend.webgpu.arrays import DeviceArray, halves
+from nanoeuler.backend.webgpu.kernels import flat_grid
+from nanoeuler.backend.webgpu.parts import WebGpuParts
+
+Array = DeviceArray
+QUAD = 4
+"""Numbers that product_wide.wgsl reads at once."""
+
+
+class ProductOps(WebGpuParts):
+    def multiply(
+        self,
+        left_MK: Array,
+        right_NK: Array,
+        out_MN: Array,
+        scale: float = 1.0,
+        add_MN: Array | None = None,
+        add_scale: float = 1.0,
+    ) -> None:
+        """out = scale · left rightᵀ + add_scale · add, each (…, rows, columns) of any strides."""
+        *batch, M, K = left_MK.shape
+        N = right_NK.shape[-2]
+        if not M * N * math.prod(batch):
+            return
+        operands = left_MK, right_NK, out_MN, add_MN
+        if max(array.extent for array in operands if array is not None) > self.kernels.most_bytes:
+            self.multiply_in_parts(left_MK, right_NK, out_MN, scale, add_MN, add_scale)
+            return
+        if M <= sizes.FEW_ROWS and not batch and is_along(right_NK):
+            self.launch_product("few_rows", left_MK, right_NK, out_MN, scale, add_MN, add_scale)
+            return
+        wide = not batch and min(M, N) >= sizes.LEAST_WIDE and in_quads(left_MK, right_NK, out_MN)
+        wide = wide and (add_MN is None or in_quads(left_MK, right_NK, add_MN))
+        kernel, tile = ("product_wide", sizes.WIDE_TILE) if wide else ("product", sizes.TILE)
+        tiles = -(-M // tile) * -(-N // tile)
+        parts = (
+            1 if batch else max(1, min(sizes.PRODUCT_WORKGROUPS // tiles, K // sizes.LEAST_INNER))
+        )
+        if parts == 1:
+            self.launch_product(kernel, left_MK, right_NK, out_MN, scale, add_MN, add_scale)
+            return
+        partial = self.kernels.take("product", (parts, M, N))
+        self.launch_product(kernel, left_MK, right_NK, partial, 1.0, None, 0.0)
+        arrays = {"partial": partial, "out": out_MN, "add": out_MN if add_MN is None else add_MN}
+        numbers = {"rows": M, "columns": N, "parts": parts, "scale": scale}
+        numbers["add_scale"] = 0.0 if add_MN is None else add_scale
+        self.launch_on("sum_parts", "sum_parts", M * N, **arrays, **numbers)
+
+    def launch_product(
+        self,
+        kernel: str,
+        left_MK: Array,
+        right_NK: Array,
+        out: Array,
+        scale: float,
+        add: Array | None,
+        add_scale: float,
+    ) -> None:
+        """`multiply` by the kernel of that file. `out` may be the sums of parts of K, (parts, M,
+        N)."""
+        *batch, M, K = left_MK.shape
+        N, count = right_NK.shape[-2], math.prod(out.shape[:-2])
+        parts = 1 if batch else count
+        inner = K if parts == 1 else -(-K // parts // QUAD) * QUAD
+        numbers = {"rows": M, "columns": N, "inner": inner, "scale": scale}
+        numbers["add_scale"] = 0.0 if add is None else add_scale
+        arrays = {"left": left_MK, "right": right_NK, "out": out}
+        arrays["add"] = out if add is None else add
+        if kernel == "few_rows":
+            grid = flat_grid(-(-N // sizes.FEW_ROWS_COLUMNS))
+            self.launch(kernel, "multiply", grid, **arrays, **numbers)
+            return
+        tile = sizes.WIDE_TILE if kernel == "product_wide" else sizes.TILE
+        grid = -(-N // tile), -(-M // tile), count
+        along = {"LEFT_INNER": is_along(left_MK), "RIGHT_INNER": is_along(right_NK)}
+        self.launch(kernel, "multiply", grid, **arrays, **numbers, **along, whole_inner=K)
+
+    def multiply_in_parts(
+        self,
+        left: Array,
+        right: Array,
+        out: Array,
+        scale: float,
+        add: Array | None,
+        add_scale: float,
+    ) -> None:
+        """`multiply` in two halves: one of the operands is larger than a kernel can see."""
+        *batch, _, K = left.shape
+        most = self.kernels.most_bytes
+
+        def rows(array: Array | None, *index: slice) -> Any:
+            return None if array is None else array[index]
+
+        if not batch and any(x.extent > most and not is_along(x) for x in (left, right)):
+            # neighbours in memory have different k
+            (_, first), (_, second) = halves((1, K))
+            self.multiply(left[:, first], right[:, first], out, scale, add, add_scale)
+            self.multiply(left[:, second], right[:, second], out, scale, out)
+        elif not batch and right.extent > most:
+            for (half,) in halves((len(right),)):
+                added = rows(add, slice(None), half)
+                self.multiply(left, right[half], out[:, half], scale, added, add_scale)
+        else:
+            for (half,) in halves((len(left),)):
+                right_half = right[half] if batch else right
+                self.multiply(left[half], right_half, out[half], scale, rows(add, half), add_scale)
+
+    def linear(self, x_NI: Array, weight_OI: Array, out_NO: Array) -> None:
+        self.multiply(x_NI, weight_OI, out_NO)
+
+    def linear_backward_input(
+        self, dout_NO: Array, weight_OI: Array, dx_NI: Array, scale: float = 1.0
+    ) -> None:
+        self.multiply(dout_NO, weight_OI.T, dx_NI, scale)
+
+    def linear_backward_weight(
+        self, dout_NO: Array, x_NI: Array, dweight_OI: Array, *, accumulate: bool, scale: float = 1
+    ) -> None:
+        self.multiply(dout_NO.T, x_NI.T, dweight_OI, scale, dweight_OI if accumulate else None)
+
+    def add_product(self, x_NR: Array, weight_RO: Array, out_NO: Array, scale: float) -> None:
+        self.multiply(x_NR, weight_RO.T, out_NO, scale, out_NO)
+
+
+def is_along(matrix: Array) -> bool:
+    """Are neighbours of a row neighbours in memory?"""
+    return matrix.strides[-1] == matrix.itemsize
+
+
+def in_quads(left_MK: Array, right_NK: Array, out_MN: Array) -> bool:
+    """Can all be read and written in quads of neighbours in memory?"""
+    matrices = [each if is_along(each) else each.T for each in (left_MK, right_NK)] + [out_MN]
+    return all(
+        is_along(each)
+        and each.offset % (QUAD * each.itemsize) == 0
+        and each.strides[0] % (QUAD * each.itemsize) == 0
+        and each.shape[1] % QUAD == 0
+        for each in matrices
+    )
