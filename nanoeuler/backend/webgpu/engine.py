@@ -13,6 +13,7 @@ import numpy as np
 from nanoeuler.backend.dropout import threshold
 from nanoeuler.backend.records import (
     AttentionArrays,
+    EulerStep,
     LayerNorm,
     Norm,
     NormGradients,
@@ -130,6 +131,15 @@ class WebGpuBackend(LogitOps, OptimizerOps):
 
     def add_rms_norm(self, x_ND: Array, delta_ND: Array, step_size: float, norm: RmsNorm) -> None:
         self.add_step(x_ND, delta_ND, None, step_size, norm)
+        self.norm(norm)
+
+    def euler_step(self, inner_NI: Array, weight_DI: Array, step: EulerStep) -> None:
+        x, _, step_size, norm, _ = step
+        if isinstance(norm, LayerNorm):
+            super().euler_step(inner_NI, weight_DI, step)
+            return
+        # the product adds x itself: that saves writing and reading `delta`
+        self.multiply(inner_NI, weight_DI, norm.x_ND, step_size, x)
         self.norm(norm)
 
     def add_step(

@@ -55,8 +55,7 @@ class RecordedProgram(Program):
                 self.function()
             self.commands = commands
             return
-        for command in self.commands:
-            self.kernels.do(command)
+        self.kernels.replay(self.commands)
 
 
 class WebGpuRuntime(Runtime):
