@@ -4,11 +4,11 @@
 // Out:  out like query, lse (B, H, T); stats (B, H, T): lse, and the sum of dout * out; dquery,
 //       dkey, dvalue
 // Query i of row b sits at key position offset[b] + i and sees the keys from starts[b, i] on. A
-// workgroup takes one query of one head, or backward one key of one key/value head, and THREADS
-// keys or queries at a time: a thread finds the score of one of them, then sums one column of the
-// head over all of them. Each pass reads keys and values T times, mostly from cache:
-// bytes = 4 * B * H * T * T * E forward, 3.5 times as many backward.
-// HEAD_SIZE is E, a multiple of 4.
+// workgroup takes ROWS neighbouring queries of one head, or backward ROWS keys of one key/value
+// head, and THREADS keys or queries at a time: a thread finds the scores of one of these, then sums
+// one column of the head over all of them, for some of the rows. Keys and values are read T / ROWS
+// times, mostly from cache: bytes = 4 * B * H * T * T * E / ROWS forward, 3.5 times as many
+// backward. HEAD_SIZE is E, a multiple of 4; ROWS is a power of 2.
 
 struct Arguments {
     tokens: u32, heads: u32, group: u32, cap: f32, root: f32,
@@ -34,13 +34,25 @@ struct Arguments {
 @group(0) @binding(11) var<storage, read_write> dvalue: array<f32>;
 @group(0) @binding(12) var<uniform> p: Arguments;
 
-const COLUMNS = (HEAD_SIZE + THREADS - 1u) / THREADS;  // of a head, for each thread
+const QUADS = HEAD_SIZE / 4u;
+const GROUPS = max(1u, THREADS / HEAD_SIZE);  // of threads, each with a thread for each column
+const COLUMNS = (HEAD_SIZE + THREADS - 1u) / THREADS;  // of a thread, in wide heads
+const OWN = (ROWS + GROUPS - 1u) / GROUPS;  // rows of a group
+const SHARE = THREADS / ROWS;  // threads that share a row's softmax
 
-var<workgroup> first_row: array<f32, HEAD_SIZE>;  // the query, or the key
-var<workgroup> second_row: array<f32, HEAD_SIZE>;  // its dout, or its value
-var<workgroup> probabilities: array<f32, THREADS>;
-var<workgroup> slopes: array<f32, THREADS>;  // of scores
-var<workgroup> bounds: vec2<u32>;  // the first key that is seen, and the query's position
+alias Rows = array<array<vec4<f32>, QUADS>, ROWS>;
+alias Sums = array<array<f32, COLUMNS>, OWN>;
+
+var<workgroup> first_rows: Rows;  // the queries, or the keys
+var<workgroup> second_rows: Rows;  // their dout, or their values
+var<workgroup> probabilities: array<array<f32, THREADS>, ROWS>;
+var<workgroup> slopes: array<array<f32, THREADS>, ROWS>;  // of scores
+var<workgroup> spans: array<vec2<u32>, ROWS>;  // the first key that a query sees, and the end
+var<workgroup> bounds: vec2<u32>;  // the same of all rows
+var<workgroup> partial: array<f32, THREADS>;
+var<workgroup> tops: array<f32, ROWS>;  // of the softmax so far: largest score,
+var<workgroup> totals: array<f32, ROWS>;  // sum of exponentials,
+var<workgroup> factors: array<f32, ROWS>;  // and what older sums are multiplied by
 
 /// The capped score, and the derivative of the cap there.
 fn capped(score: f32) -> vec2<f32> {
@@ -51,71 +63,148 @@ fn capped(score: f32) -> vec2<f32> {
     return vec2(p.cap * bent, fma(-bent, bent, 1.0));
 }
 
+fn query_quad(at: u32) -> vec4<f32> {
+    return vec4(query[at], query[at + 1u], query[at + 2u], query[at + 3u]);
+}
+
+fn key_quad(at: u32) -> vec4<f32> {
+    return vec4(key[at], key[at + 1u], key[at + 2u], key[at + 3u]);
+}
+
+fn value_quad(at: u32) -> vec4<f32> {
+    return vec4(value[at], value[at + 1u], value[at + 2u], value[at + 3u]);
+}
+
+fn dout_quad(at: u32) -> vec4<f32> {
+    return vec4(dout[at], dout[at + 1u], dout[at + 2u], dout[at + 3u]);
+}
+
+/// The keys that the queries from t on see, of each and of all; `position` is that of t.
+fn find_spans(b: u32, t: u32, position: u32, lane: u32) -> vec2<u32> {
+    if (lane < ROWS) {
+        spans[lane] = vec2(0xffffffffu, 0u);
+        if (t + lane < p.tokens) {
+            let start = u32(starts[p.starts_at + b * p.tokens + t + lane]);
+            spans[lane] = vec2(start, position + lane + 1u);
+        }
+    }
+    workgroupBarrier();
+    if (lane == 0u) {
+        var whole = spans[0];
+        for (var r = 1u; r < ROWS; r++) {
+            whole = vec2(min(whole.x, spans[r].x), max(whole.y, spans[r].y));
+        }
+        bounds = whole;
+    }
+    return workgroupUniformLoad(&bounds);
+}
+
+/// The softmax of the scores at hand, which become probabilities but for the sum's division.
+fn soften(lane: u32) {
+    let r = lane / SHARE;
+    let own = lane % SHARE;
+    var top = tops[r];
+    for (var j = own; j < THREADS; j += SHARE) {
+        top = max(top, probabilities[r][j]);
+    }
+    partial[lane] = top;
+    workgroupBarrier();
+    for (var j = 0u; j < SHARE; j++) {
+        top = max(top, partial[r * SHARE + j]);
+    }
+    var sum = 0.0;
+    for (var j = own; j < THREADS; j += SHARE) {
+        let score = probabilities[r][j];
+        let probability = select(0.0, exponential(score - top), score > -HUGE);
+        probabilities[r][j] = probability;
+        sum += probability;
+    }
+    workgroupBarrier();
+    partial[lane] = sum;
+    workgroupBarrier();
+    if (own == 0u) {
+        sum = 0.0;
+        for (var j = 0u; j < SHARE; j++) {
+            sum += partial[lane + j];
+        }
+        let factor = select(exponential(tops[r] - top), 0.0, tops[r] == -HUGE);
+        totals[r] = fma(totals[r], factor, sum);
+        tops[r] = top;
+        factors[r] = factor;
+    }
+    workgroupBarrier();
+}
+
 @compute @workgroup_size(THREADS)
 fn forward(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let t = w.x;
+    let t0 = w.x * ROWS;
     let h = w.y;
     let b = w.z;
-    let row = p.query_at + b * p.query_batch + t * p.query_row + h * HEAD_SIZE;
-    for (var e = lane; e < HEAD_SIZE; e += THREADS) {
-        first_row[e] = query[row + e];
+    for (var i = lane; i < ROWS * QUADS; i += THREADS) {
+        let t = min(t0 + i / QUADS, p.tokens - 1u);
+        let row = p.query_at + b * p.query_batch + t * p.query_row + h * HEAD_SIZE;
+        first_rows[i / QUADS][i % QUADS] = query_quad(row + 4u * (i % QUADS));
     }
-    if (lane == 0u) {
-        let start = starts[p.starts_at + b * p.tokens + t];
-        bounds = vec2(u32(start), u32(offset[p.offset_at + b]) + t);
+    if (lane < ROWS) {
+        tops[lane] = -HUGE;
+        totals[lane] = 0.0;
     }
-    let seen = workgroupUniformLoad(&bounds);
+    let seen = find_spans(b, t0, u32(offset[p.offset_at + b]) + t0, lane);
     let head = (h / p.group) * HEAD_SIZE;
     let keys = p.key_at + b * p.key_batch + head;
     let values = p.value_at + b * p.value_batch + head;
-    var top = -HUGE;
-    var total = 0.0;
-    var sums: array<f32, COLUMNS>;
-    for (var first = seen.x; first <= seen.y; first += THREADS) {
+    let group = lane / min(HEAD_SIZE, THREADS);
+    let column = lane % min(HEAD_SIZE, THREADS);
+    var sums = Sums();
+    for (var first = seen.x; first < seen.y; first += THREADS) {
         let s = first + lane;
-        var score = -HUGE;
-        if (s <= seen.y) {
-            var products = vec4<f32>();
-            let of_key = keys + s * p.key_row;
-            for (var e = 0u; e < HEAD_SIZE; e += 4u) {
-                let k = of_key + e;
-                let left = vec4(
-                    first_row[e], first_row[e + 1u], first_row[e + 2u], first_row[e + 3u],
-                );
-                products = fma(left, vec4(key[k], key[k + 1u], key[k + 2u], key[k + 3u]), products);
-            }
-            score = capped(dot(products, vec4(1.0)) * p.root).x;
-        }
-        let next = max(top, workgroup_max(score, lane));
-        let probability = select(0.0, exponential(score - next), s <= seen.y);
-        probabilities[lane] = probability;
-        let sum = workgroup_sum(probability, lane);
-        let factor = select(exponential(top - next), 0.0, top == -HUGE);
-        total = fma(total, factor, sum);
-        top = next;
-        let count = min(THREADS, seen.y + 1u - first);
-        for (var c = 0u; c < COLUMNS; c++) {
-            let e = c * THREADS + lane;
-            if (e < HEAD_SIZE) {
-                var mixed = 0.0;
-                for (var j = 0u; j < count; j++) {
-                    let v = values + (first + j) * p.value_row + e;
-                    mixed = fma(probabilities[j], value[v], mixed);
+        var products = array<f32, ROWS>();
+        if (s < seen.y) {
+            for (var q = 0u; q < QUADS; q++) {
+                let quad = key_quad(keys + s * p.key_row + 4u * q);
+                for (var r = 0u; r < ROWS; r++) {
+                    products[r] += dot(first_rows[r][q], quad);
                 }
-                sums[c] = fma(sums[c], factor, mixed);
+            }
+        }
+        for (var r = 0u; r < ROWS; r++) {
+            let is_seen = s >= spans[r].x && s < spans[r].y;
+            probabilities[r][lane] = select(-HUGE, capped(products[r] * p.root).x, is_seen);
+        }
+        workgroupBarrier();
+        soften(lane);
+        if (group < GROUPS) {
+            for (var o = 0u; o < OWN; o++) {
+                for (var c = 0u; c < COLUMNS; c++) {
+                    sums[o][c] *= factors[min(group * OWN + o, ROWS - 1u)];
+                }
+            }
+            for (var j = 0u; j < min(THREADS, seen.y - first); j++) {
+                for (var c = 0u; c < COLUMNS; c++) {
+                    let e = min(c * THREADS + column, HEAD_SIZE - 1u);
+                    let v = value[values + (first + j) * p.value_row + e];
+                    for (var o = 0u; o < OWN; o++) {
+                        let r = min(group * OWN + o, ROWS - 1u);
+                        sums[o][c] = fma(probabilities[r][j], v, sums[o][c]);
+                    }
+                }
             }
         }
         workgroupBarrier();
     }
-    let to = p.out_at + b * p.out_batch + t * p.out_row + h * HEAD_SIZE;
-    for (var c = 0u; c < COLUMNS; c++) {
-        let e = c * THREADS + lane;
-        if (e < HEAD_SIZE) {
-            out[to + e] = sums[c] / total;
+    for (var o = 0u; o < OWN; o++) {
+        let r = group * OWN + o;
+        for (var c = 0u; c < COLUMNS; c++) {
+            let e = c * THREADS + column;
+            if (group < GROUPS && r < ROWS && t0 + r < p.tokens && e < HEAD_SIZE) {
+                let to = p.out_at + b * p.out_batch + (t0 + r) * p.out_row + h * HEAD_SIZE;
+                out[to + e] = sums[o][c] / totals[r];
+            }
         }
     }
-    if (lane == 0u) {
-        lse[p.lse_at + (b * p.heads + h) * p.tokens + t] = top + logarithm(total);
+    if (lane < ROWS && t0 + lane < p.tokens) {
+        let found = tops[lane] + logarithm(totals[lane]);
+        lse[p.lse_at + (b * p.heads + h) * p.tokens + t0 + lane] = found;
     }
 }
 
@@ -136,128 +225,146 @@ fn row_stats(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation_inde
 
 @compute @workgroup_size(THREADS)
 fn query_gradient(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let t = w.x;
+    let t0 = w.x * ROWS;
     let h = w.y;
     let b = w.z;
-    let row = p.query_at + b * p.query_batch + t * p.query_row + h * HEAD_SIZE;
-    let drow = p.dout_at + b * p.dout_batch + t * p.dout_row + h * HEAD_SIZE;
-    for (var e = lane; e < HEAD_SIZE; e += THREADS) {
-        first_row[e] = query[row + e];
-        second_row[e] = dout[drow + e];
+    for (var i = lane; i < ROWS * QUADS; i += THREADS) {
+        let t = min(t0 + i / QUADS, p.tokens - 1u);
+        let at = h * HEAD_SIZE + 4u * (i % QUADS);
+        first_rows[i / QUADS][i % QUADS] =
+            query_quad(p.query_at + b * p.query_batch + t * p.query_row + at);
+        second_rows[i / QUADS][i % QUADS] =
+            dout_quad(p.dout_at + b * p.dout_batch + t * p.dout_row + at);
     }
-    if (lane == 0u) {
-        bounds = vec2(u32(starts[p.starts_at + b * p.tokens + t]), t);
-    }
-    let seen = workgroupUniformLoad(&bounds);
-    let found = stats[p.stats_at + (b * p.heads + h) * p.tokens + t];
+    let seen = find_spans(b, t0, t0, lane);
     let head = (h / p.group) * HEAD_SIZE;
     let keys = p.key_at + b * p.key_batch + head;
     let values = p.value_at + b * p.value_batch + head;
-    var sums: array<f32, COLUMNS>;
-    for (var first = seen.x; first <= seen.y; first += THREADS) {
+    let of_stats = p.stats_at + (b * p.heads + h) * p.tokens;
+    let group = lane / min(HEAD_SIZE, THREADS);
+    let column = lane % min(HEAD_SIZE, THREADS);
+    var sums = Sums();
+    for (var first = seen.x; first < seen.y; first += THREADS) {
         let s = first + lane;
-        var slope = 0.0;
-        if (s <= seen.y) {
-            var sums_of_pairs = vec4<f32>();  // q k and dout v, over even and odd columns
-            let of_key = keys + s * p.key_row;
-            let of_value = values + s * p.value_row;
-            for (var e = 0u; e < HEAD_SIZE; e += 2u) {
-                let left = vec4(first_row[e], first_row[e + 1u], second_row[e], second_row[e + 1u]);
-                let k = of_key + e;
-                let v = of_value + e;
-                let right = vec4(key[k], key[k + 1u], value[v], value[v + 1u]);
-                sums_of_pairs = fma(left, right, sums_of_pairs);
+        var products = array<f32, ROWS>();
+        var gradients = array<f32, ROWS>();
+        if (s < seen.y) {
+            for (var q = 0u; q < QUADS; q++) {
+                let of_key = key_quad(keys + s * p.key_row + 4u * q);
+                let of_value = value_quad(values + s * p.value_row + 4u * q);
+                for (var r = 0u; r < ROWS; r++) {
+                    products[r] += dot(first_rows[r][q], of_key);
+                    gradients[r] += dot(second_rows[r][q], of_value);
+                }
             }
-            let score = capped((sums_of_pairs.x + sums_of_pairs.y) * p.root);
-            let gradient = sums_of_pairs.z + sums_of_pairs.w;
-            slope = exponential(score.x - found.x) * (gradient - found.y) * score.y;
         }
-        slopes[lane] = slope;
+        for (var r = 0u; r < ROWS; r++) {
+            let found = stats[of_stats + min(t0 + r, p.tokens - 1u)];
+            let score = capped(products[r] * p.root);
+            let slope = exponential(score.x - found.x) * (gradients[r] - found.y) * score.y;
+            slopes[r][lane] = select(0.0, slope, s >= spans[r].x && s < spans[r].y);
+        }
         workgroupBarrier();
-        let count = min(THREADS, seen.y + 1u - first);
-        for (var c = 0u; c < COLUMNS; c++) {
-            let e = c * THREADS + lane;
-            if (e < HEAD_SIZE) {
-                for (var j = 0u; j < count; j++) {
-                    sums[c] = fma(slopes[j], key[keys + (first + j) * p.key_row + e], sums[c]);
+        if (group < GROUPS) {
+            for (var j = 0u; j < min(THREADS, seen.y - first); j++) {
+                for (var c = 0u; c < COLUMNS; c++) {
+                    let e = min(c * THREADS + column, HEAD_SIZE - 1u);
+                    let k = key[keys + (first + j) * p.key_row + e];
+                    for (var o = 0u; o < OWN; o++) {
+                        let r = min(group * OWN + o, ROWS - 1u);
+                        sums[o][c] = fma(slopes[r][j], k, sums[o][c]);
+                    }
                 }
             }
         }
         workgroupBarrier();
     }
-    let to = p.dquery_at + b * p.dquery_batch + t * p.dquery_row + h * HEAD_SIZE;
-    for (var c = 0u; c < COLUMNS; c++) {
-        let e = c * THREADS + lane;
-        if (e < HEAD_SIZE) {
-            dquery[to + e] = sums[c] * p.root;
+    for (var o = 0u; o < OWN; o++) {
+        let r = group * OWN + o;
+        for (var c = 0u; c < COLUMNS; c++) {
+            let e = c * THREADS + column;
+            if (group < GROUPS && r < ROWS && t0 + r < p.tokens && e < HEAD_SIZE) {
+                let to = p.dquery_at + b * p.dquery_batch + (t0 + r) * p.dquery_row;
+                dquery[to + h * HEAD_SIZE + e] = sums[o][c] * p.root;
+            }
         }
     }
 }
 
 @compute @workgroup_size(THREADS)
 fn key_gradient(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let s = w.x;
+    let s0 = w.x * ROWS;
     let g = w.y;
     let b = w.z;
-    for (var e = lane; e < HEAD_SIZE; e += THREADS) {
-        first_row[e] = key[p.key_at + b * p.key_batch + s * p.key_row + g * HEAD_SIZE + e];
-        second_row[e] = value[p.value_at + b * p.value_batch + s * p.value_row + g * HEAD_SIZE + e];
+    for (var i = lane; i < ROWS * QUADS; i += THREADS) {
+        let s = min(s0 + i / QUADS, p.tokens - 1u);
+        let at = g * HEAD_SIZE + 4u * (i % QUADS);
+        first_rows[i / QUADS][i % QUADS] =
+            key_quad(p.key_at + b * p.key_batch + s * p.key_row + at);
+        second_rows[i / QUADS][i % QUADS] =
+            value_quad(p.value_at + b * p.value_batch + s * p.value_row + at);
     }
     workgroupBarrier();
-    var key_sums: array<f32, COLUMNS>;
-    var value_sums: array<f32, COLUMNS>;
+    let group = lane / min(HEAD_SIZE, THREADS);
+    let column = lane % min(HEAD_SIZE, THREADS);
+    var key_sums = Sums();
+    var value_sums = Sums();
     for (var h = g * p.group; h < (g + 1u) * p.group; h++) {
         let queries = p.query_at + b * p.query_batch + h * HEAD_SIZE;
         let douts = p.dout_at + b * p.dout_batch + h * HEAD_SIZE;
-        for (var first = s; first < p.tokens; first += THREADS) {
-            let t = first + lane;
-            var probability = 0.0;
-            var slope = 0.0;
-            let row = b * p.tokens + min(t, p.tokens - 1u);
-            if (t < p.tokens && u32(starts[p.starts_at + row]) <= s) {
-                let found = stats[p.stats_at + (b * p.heads + h) * p.tokens + t];
-                var sums_of_pairs = vec4<f32>();
-                let of_query = queries + t * p.query_row;
-                let of_dout = douts + t * p.dout_row;
-                for (var e = 0u; e < HEAD_SIZE; e += 2u) {
-                    let left =
-                        vec4(first_row[e], first_row[e + 1u], second_row[e], second_row[e + 1u]);
-                    let right = vec4(
-                        query[of_query + e], query[of_query + e + 1u],
-                        dout[of_dout + e], dout[of_dout + e + 1u],
-                    );
-                    sums_of_pairs = fma(left, right, sums_of_pairs);
+        for (var first = s0; first < p.tokens; first += THREADS) {
+            let t = min(first + lane, p.tokens - 1u);
+            let start = u32(starts[p.starts_at + b * p.tokens + t]);
+            let found = stats[p.stats_at + (b * p.heads + h) * p.tokens + t];
+            var products = array<f32, ROWS>();
+            var gradients = array<f32, ROWS>();
+            if (start < s0 + ROWS) {
+                for (var q = 0u; q < QUADS; q++) {
+                    let of_query = query_quad(queries + t * p.query_row + 4u * q);
+                    let of_dout = dout_quad(douts + t * p.dout_row + 4u * q);
+                    for (var r = 0u; r < ROWS; r++) {
+                        products[r] += dot(first_rows[r][q], of_query);
+                        gradients[r] += dot(second_rows[r][q], of_dout);
+                    }
                 }
-                let score = capped((sums_of_pairs.x + sums_of_pairs.y) * p.root);
-                let gradient = sums_of_pairs.z + sums_of_pairs.w;
-                probability = exponential(score.x - found.x);
-                slope = probability * (gradient - found.y) * score.y;
             }
-            probabilities[lane] = probability;
-            slopes[lane] = slope;
+            for (var r = 0u; r < ROWS; r++) {
+                let s = s0 + r;
+                let is_seen = first + lane < p.tokens && start <= s && s <= t;
+                let score = capped(products[r] * p.root);
+                let probability = select(0.0, exponential(score.x - found.x), is_seen);
+                probabilities[r][lane] = probability;
+                slopes[r][lane] = probability * (gradients[r] - found.y) * score.y;
+            }
             workgroupBarrier();
-            let count = min(THREADS, p.tokens - first);
-            for (var c = 0u; c < COLUMNS; c++) {
-                let e = c * THREADS + lane;
-                if (e < HEAD_SIZE) {
-                    for (var j = 0u; j < count; j++) {
-                        let q = queries + (first + j) * p.query_row + e;
-                        let d = douts + (first + j) * p.dout_row + e;
-                        key_sums[c] = fma(slopes[j], query[q], key_sums[c]);
-                        value_sums[c] = fma(probabilities[j], dout[d], value_sums[c]);
+            if (group < GROUPS) {
+                for (var j = 0u; j < min(THREADS, p.tokens - first); j++) {
+                    for (var c = 0u; c < COLUMNS; c++) {
+                        let e = min(c * THREADS + column, HEAD_SIZE - 1u);
+                        let q = query[queries + (first + j) * p.query_row + e];
+                        let d = dout[douts + (first + j) * p.dout_row + e];
+                        for (var o = 0u; o < OWN; o++) {
+                            let r = min(group * OWN + o, ROWS - 1u);
+                            key_sums[o][c] = fma(slopes[r][j], q, key_sums[o][c]);
+                            value_sums[o][c] = fma(probabilities[r][j], d, value_sums[o][c]);
+                        }
                     }
                 }
             }
             workgroupBarrier();
         }
     }
-    let to_key = p.dkey_at + b * p.dkey_batch + s * p.dkey_row + g * HEAD_SIZE;
-    let to_value = p.dvalue_at + b * p.dvalue_batch + s * p.dvalue_row + g * HEAD_SIZE;
-    for (var c = 0u; c < COLUMNS; c++) {
-        let e = c * THREADS + lane;
-        if (e < HEAD_SIZE) {
-            dkey[to_key + e] = key_sums[c] * p.root;
-            dvalue[to_value + e] = value_sums[c];
+    for (var o = 0u; o < OWN; o++) {
+        let r = group * OWN + o;
+        for (var c = 0u; c < COLUMNS; c++) {
+            let e = g * HEAD_SIZE + c * THREADS + column;
+            let inside = r < ROWS && s0 + r < p.tokens && c * THREADS + column < HEAD_SIZE;
+            if (group < GROUPS && inside) {
+                let to_key = p.dkey_at + b * p.dkey_batch + (s0 + r) * p.dkey_row;
+                let to_value = p.dvalue_at + b * p.dvalue_batch + (s0 + r) * p.dvalue_row;
+                dkey[to_key + e] = key_sums[o][c] * p.root;
+                dvalue[to_value + e] = value_sums[o][c];
+            }
         }
     }
 }

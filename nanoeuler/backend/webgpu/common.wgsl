@@ -1,5 +1,6 @@
 // What every kernel may use: it is put in front of each file, behind its constants.
 //
+// A variable in a loop is set to zero by name: left to the compiler, that happens once in all.
 // THREADS of a workgroup, unless a file says otherwise. WGSL lets a device err by several units in
 // the last place in exp, log and tanh, and assume that no number is infinite: these do not.
 

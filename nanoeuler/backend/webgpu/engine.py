@@ -263,9 +263,13 @@ class WebGpuBackend(LogitOps, OptimizerOps):
         self, kernel: str, heads: AttentionArrays, grid: tuple[int, ...], **arrays: Array
     ) -> None:
         _, T, H, E = heads.query.shape
+        rows = attention_rows(E)
+        constants = {"HEAD_SIZE": E, "ROWS": rows}
+        if kernel != "row_stats":
+            grid = -(-grid[0] // rows), *grid[1:]
         numbers = {"tokens": T, "heads": H, "group": H // heads.key.shape[2], "cap": heads.cap}
         root = 1 / math.sqrt(E)
-        self.launch("attention", kernel, grid, HEAD_SIZE=E, root=root, **arrays, **numbers)
+        self.launch("attention", kernel, grid, root=root, **constants, **arrays, **numbers)
 
     def write_cache(self, cache_BSGE: Array, new_BTGE: Array, offset_B: Array) -> Array:
         (B, T, G, E), S = new_BTGE.shape, cache_BSGE.shape[1]
@@ -350,3 +354,11 @@ class WebGpuBackend(LogitOps, OptimizerOps):
         """A kernel of activations.wgsl, on each element of arrays like `like`."""
         N, F = like.shape
         self.launch_on("activations", kernel, N * F, rows=N, columns=F, **given)
+
+
+def attention_rows(head_size: int) -> int:
+    """Queries or keys of a workgroup of attention.wgsl: as many as its memory holds."""
+    rows = sizes.ATTENTION_ROWS
+    while rows * (2 * head_size + 2 * sizes.THREADS) > sizes.WORKGROUP_NUMBERS:
+        rows //= 2
+    return rows

@@ -30,7 +30,7 @@ fn multiply(
 ) {
     let n = (w.y * count.x + w.x) * FEW_ROWS_COLUMNS + thread / SHARE;
     let share = thread % SHARE;
-    var sums: array<f32, FEW_ROWS>;
+    var sums = array<f32, FEW_ROWS>();
     if (n < p.columns) {
         for (var k = share; k < p.inner; k += SHARE) {
             let weight = right[p.right_at + n * p.right_outer + k];

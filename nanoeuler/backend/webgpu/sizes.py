@@ -30,6 +30,12 @@ FEW_ROWS = 8
 FEW_ROWS_COLUMNS = 4
 """Columns that a workgroup makes there; THREADS / FEW_ROWS_COLUMNS threads share one."""
 
+ATTENTION_ROWS = 8
+"""Queries or keys that a workgroup of attention takes, at most: a power of 2."""
+
+WORKGROUP_NUMBERS = 3800
+"""Numbers that a kernel keeps in a workgroup's memory, at most: the standard's 16 KB hold 4096."""
+
 RATE_BLOCK = 128
 """Elements that share a rate of AdamW: tensors start on multiples of it."""
 
