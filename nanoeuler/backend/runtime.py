@@ -126,11 +126,14 @@ class Runtime:
         """
         return 8192, 1
 
-    def replicas(self, engine: Any, elements: int) -> list[Any]:
+    lane_tokens = 8192
+    """Tokens that are computed at once where sums do not depend on it: see training/lanes.py."""
+
+    def replicas(self, engine: Any, elements: int, lanes: int = 0) -> list[Any]:
         """Engines like `engine` that share a step's rows, for a model of that many parameters.
 
         Each computes gradients of its own, which `sum_into` adds. The first is `engine` itself
-        where it is the only one.
+        where it is the only one. `lanes`: those of training/lanes.py that they share, if any.
         """
         return [engine]
 

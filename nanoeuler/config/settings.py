@@ -50,6 +50,11 @@ class Training(Section):
         "halves what travels and rounds every sum; one rank sends nothing",
         default="fp32",
     )
+    reproducible: Literal["ranks"] | None = key(
+        "ranks: the weights have the same bits for any number of ranks (1, 2, 4 or 8), threads and "
+        "rows of a micro-batch, by sums in one order; null: for the same numbers alone",
+        default=None,
+    )
     recompute: bool = key(
         "compute the largest product of each layer again in the backward pass instead of keeping "
         "it, which takes a third less memory and somewhat more time",

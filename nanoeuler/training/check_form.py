@@ -109,7 +109,7 @@ def check_small_model(
         frozen = base.in_floats()
     state = TrainingState(config, ops, trained, ADAMW, base=base, recompute=recompute)
     micro_batch_rows = round_up(-(-ops.check_tokens // config.context), ops.check_multiple)
-    rows = form_rows(config, len(state.replicas) * micro_batch_rows + 1)
+    rows = form_rows(config, len(state.models) * micro_batch_rows + 1)
     state.stage(rows)
     program = ops.runtime.program(
         lambda: state.compute_gradients(micro_batch_rows), training=True, once=True

@@ -11,11 +11,13 @@ import numpy as np
 from nanoeuler.config.rules import lasting
 from nanoeuler.config.settings import Training
 from nanoeuler.config.stages import BY_SECTION
+from nanoeuler.errors import UserError
 from nanoeuler.model.config import ModelConfig, coarsened
 from nanoeuler.model.frozen import Frozen
 from nanoeuler.model.transformer import Transformer
 from nanoeuler.storage.files import canonical_json, sha256_text
 from nanoeuler.training.distributed.group import ALONE, Group
+from nanoeuler.training.lanes import lanes_of, require_lanes
 from nanoeuler.training.objectives import KnownWeights, Objective
 from nanoeuler.training.schedule import Schedule
 from nanoeuler.training.streams import Stream
@@ -89,11 +91,29 @@ class Job:
         return -(-self.stream.rows_per_step // self.group.size)
 
     @property
+    def lanes(self) -> int:
+        """Parts of a step whose sums have one order, see lanes.py; 0: it has none.
+
+        Raises `UserError` where the ranks cannot share them.
+        """
+        if self.settings.reproducible is None:
+            return 0
+        if self.backend.device is not None:
+            raise UserError(
+                f"{self.stage}.reproducible is for the CPU so far; leave it out, or take --gpus 0"
+            )
+        rows, settings = self.stream.rows_per_step, self.settings
+        require_lanes(self.stage, rows, self.group.size, rounded=settings.sums_precision != "fp32")
+        return lanes_of(rows)
+
+    @property
     def tokens_per_step(self) -> int:
         return self.stream.rows_per_step * self.stream.length
 
 
 DURATION = {"tokens", "epochs"}
+LATER = {"lora", "reproducible"}
+"""Keys whose null is what there was before them."""
 BY_CONTENT = {"init_from", "old_tokens"}
 """Keys that name a folder or file; a hash of its content is among the inputs."""
 
@@ -118,7 +138,7 @@ def fingerprint(stage: str, settings: Training, **inputs: Any) -> str:
         "section": {
             key: value
             for key, value in kept.items()
-            if key not in ignored and (key, value) != ("lora", None)  # as before there was any
+            if key not in ignored and (key not in LATER or value is not None)
         },
         "inputs": inputs,
     }

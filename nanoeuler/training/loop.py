@@ -146,6 +146,10 @@ class Trainer:
         before = {key: saved["environment"].get(key, "unknown") for key in here}
         here |= {"micro_batch_rows": self.worker.micro_batch_rows, "ranks": self.job.group.size}
         before |= {"micro_batch_rows": saved["micro_batch_rows"], "ranks": saved["ranks"]}
+        if self.job.lanes:  # whose sums depend on none of these
+            for values in (before, here):
+                for key in ("threads", "micro_batch_rows", "ranks"):
+                    values.pop(key, None)
         changed = changes(before, here)
         if changed:
             log.line(

@@ -2,11 +2,13 @@
 
 from typing import TYPE_CHECKING
 
+from nanoeuler.errors import UserError
 from nanoeuler.model.buffers import rows_within
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.frozen import frozen_bytes
 from nanoeuler.model.spec import parameter_count
 from nanoeuler.training.job import Job
+from nanoeuler.training.lanes import rows_at_once
 from nanoeuler.training.optimizer.adamw import AdamW
 from nanoeuler.training.optimizer.optimizer import state_bytes
 
@@ -20,6 +22,15 @@ def micro_batch_rows(job: Job) -> int:
     It need not divide the rows of a step, which are padded then: see `even_share`.
     """
     rows, asked = job.rows_per_rank, job.settings.micro_batch_rows
+    if job.lanes:
+        tokens = job.backend.runtime.lane_tokens
+        found = rows_at_once(job.stream.rows_per_step, job.stream.length, tokens)
+        if asked != "auto" and int(asked) < found:
+            raise UserError(
+                f"{job.stage}.micro_batch_rows {asked}: {job.stage}.reproducible computes "
+                f"{found} rows at once, whatever the machine; leave it out, or give more"
+            )
+        return found
     limit = rows_that_fit(job) if asked == "auto" else int(asked)
     return even_share(rows, max(1, min(limit, rows)))
 

@@ -16,16 +16,18 @@ from functools import partial
 import numpy as np
 
 from nanoeuler.backend.ops import Backend
-from nanoeuler.backend.records import Array, FlatState, ModelWeights
+from nanoeuler.backend.records import Array, FlatState
 from nanoeuler.backend.runtime import Program
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.flat import FlatBuffer, model_weights
+from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.frozen import Frozen
 from nanoeuler.model.transformer import Batch, Transformer
 from nanoeuler.training.distributed.group import ALONE, Group
 from nanoeuler.training.distributed.parameters import SharedParameters
+from nanoeuler.training.lanes import cells_of
 from nanoeuler.training.objectives import KnownWeights, MicroBatch, Objective
 from nanoeuler.training.optimizer.optimizer import OptimizerSettings
+from nanoeuler.training.portions import Lanes, Portions
 from nanoeuler.training.streams import StepRows
 
 
@@ -43,16 +45,6 @@ class StepResult:
         return math.isfinite(self.loss) and math.isfinite(self.gradient_norm)
 
 
-@dataclass
-class Replica:
-    """One share of a step's rows: a model on an engine, with gradients and losses of its own."""
-
-    model: Transformer
-    gradients: Array
-    views: ModelWeights  # of the gradients
-    losses: Array  # (2,) float64: nats of all heads, and of head 0, each by its weights
-
-
 class TrainingState:
     """A model in training on an engine, and the number of updates done."""
 
@@ -68,18 +60,21 @@ class TrainingState:
         objective: Objective | None = None,
         group: Group = ALONE,
         rounded_sums: bool = False,
+        lanes: int = 0,
     ):
         """`parameters` is a flat float32 buffer on the host of what is trained; `base` are the
         weights that adapters are trained on. `recompute`: see `Transformer`.
 
         `objective` is `KnownWeights` unless given. The ranks of `group` share the rows of a step
-        and the optimizer's work; `rounded_sums`: they add up their gradients in bfloat16.
+        and the optimizer's work; `rounded_sums`: they add up their gradients in bfloat16. `lanes`:
+        those of a step whose sums have one order, see portions.py.
         """
         self.config, self.backend, self.group, self.base = config, backend, group, base
         self.runtime = backend.runtime
         self.objective = objective or KnownWeights()
         self.step = 0
-        engines = self.runtime.replicas(backend, FlatBuffer.elements(config))
+        elements = FlatBuffer.elements(config)
+        engines = self.runtime.replicas(backend, elements, lanes // group.size)
         self.shared = SharedParameters(
             config,
             backend,
@@ -87,6 +82,7 @@ class TrainingState:
             parameters,
             early_sums=len(engines) == 1,  # else those of the replicas are added up first
             rounded_sums=rounded_sums,
+            cells=cells_of(config) if lanes else (),
         )
         self.parameters, part = self.shared.read, self.shared.part
         self.optimizer_settings = optimizer
@@ -94,25 +90,22 @@ class TrainingState:
         self.runtime.scales = {}
         self.results = backend.zeros((4,), np.float64)  # one array, so that a device is read once
         self.report = self.results[2:]  # see `begin_update`
-        self.replicas = [
-            self.make_replica(engine, index, recompute=recompute)
-            for index, engine in enumerate(engines)
+        given, norms = (config, self.parameters), self.shared.vectors
+        self.models = [
+            Transformer(*given, engine, base=base, norms=norms, recompute=recompute)
+            for engine in engines
         ]
-        self.model, self.gradients = self.replicas[0].model, self.replicas[0].gradients
+        """One for each of the engine's replicas."""
+        self.model = self.models[0]
+        shared = config, backend, group, self.results[:2]
+        self.portions = Lanes(*shared, lanes) if lanes else Portions(*shared, len(engines))
+        self.gradients = self.portions[0].gradients
         own, working = self.shared.own, self.model.working
         copied = self.shared.sharded or working is not self.parameters
         read = working[part] if copied else own
         self.flat = FlatState(own, read, self.gradients[part])
         self.schedule = self.runtime.feed([np.zeros(2)])
         self.inputs: StepInputs | None = None
-
-    def make_replica(self, engine: Backend, index: int, *, recompute: bool) -> Replica:
-        gradients = engine.zeros((FlatBuffer.trained_elements(self.config),))
-        losses = engine.zeros((2,), np.float64) if index else self.results[:2]
-        given = self.config, self.parameters, engine
-        vectors = self.shared.vectors
-        model = Transformer(*given, base=self.base, norms=vectors, recompute=recompute)
-        return Replica(model, gradients, model_weights(self.config, gradients), losses)
 
     # ---- a step
 
@@ -131,7 +124,7 @@ class TrainingState:
     def compute_gradients(
         self, micro_batch_rows: int, shared: SharedParameters | None = None
     ) -> None:
-        """Gradients and losses of the rows handed over, each replica a share of them.
+        """Gradients and losses of the rows handed over, of which each model has a share.
 
         With `shared`, weights may be on their way from other ranks, and sums of gradients begin as
         soon as they are final; otherwise this rank is on its own.
@@ -141,27 +134,29 @@ class TrainingState:
         if shared:
             shared.before_blocks()
         count = inputs.shape[0]
-        parts = [slice(s, s + micro_batch_rows) for s in range(0, count, micro_batch_rows)]
-        replicas = self.replicas[: len(parts)]
+        shares = self.portions.shares(
+            [slice(s, s + micro_batch_rows) for s in range(0, count, micro_batch_rows)]
+        )
+        models = self.models[: len(shares)]
         weights = self.runtime.training_weights(self.model.weights)
 
         def work(index: int) -> None:
-            replica = replicas[index]
-            replica.model.training_weights = weights
-            replica.losses[...] = 0
-            own = [inputs.micro_batch(part) for part in parts[index :: len(replicas)]]
-            for rows in own[1:]:
-                rows.accumulate = True
-            if shared:
-                own[0].before_block = shared.before_block
-                own[-1].after_block = partial(shared.begin_sums, self.gradients)
-            for rows in own:
-                self.objective.learn(replica.model, rows, replica.views, replica.losses)
+            model = models[index]
+            model.training_weights = weights
+            for number in range(index, len(shares), len(models)):
+                portion, own = self.portions[number], list(map(inputs.micro_batch, shares[number]))
+                portion.losses[...] = 0
+                for rows in own[1:]:
+                    rows.accumulate = True
+                if shared and number == index:
+                    own[0].before_block = shared.before_block
+                if shared and number == len(shares) - 1:
+                    own[-1].after_block = partial(shared.begin_sums, self.portions.to_sum)
+                for rows in own:
+                    self.objective.learn(model, rows, portion.views, portion.losses)
 
-        self.runtime.side_by_side(len(replicas), work)
-        # always in the same order: which replica is faster changes no bit
-        self.runtime.sum_into(self.gradients, [replica.gradients for replica in replicas[1:]])
-        self.runtime.sum_into(replicas[0].losses, [replica.losses for replica in replicas[1:]])
+        self.runtime.side_by_side(len(models), work)
+        self.portions.finish(len(shares))
 
     def update(self) -> None:
         """Let the optimizer move the parameters by the gradients of all ranks.
@@ -169,10 +164,9 @@ class TrainingState:
         They stay as they are where loss or gradient are not finite. The next step, or `settle`,
         sends them to the other ranks.
         """
-        losses_2, schedule_2 = self.replicas[0].losses, self.schedule.arrays[0]
-        self.shared.finish_sums(self.gradients)
-        squares = self.backend.squares(self.flat.gradients)
-        self.group.sum(losses_2, squares)
+        losses_2, schedule_2 = self.results[:2], self.schedule.arrays[0]
+        self.shared.finish_sums(self.portions.to_sum)
+        squares = self.portions.add_up(self.shared.part)
         if (noted := self.runtime.noted) is not None:
             self.group.largest(noted)
         told = squares, schedule_2, losses_2, self.report

@@ -55,8 +55,9 @@ class StepRows:
         return rows
 
     def share(self, rank: int, ranks: int) -> "StepRows":
-        """Rows rank, rank + ranks, …"""
-        return self if ranks == 1 else self.chosen(slice(rank, None, ranks))
+        """Part `rank` of `ranks` equal ones."""
+        rows = len(self.ids) // ranks
+        return self if ranks == 1 else self.chosen(slice(rank * rows, (rank + 1) * rows))
 
     def chosen(self, which: slice | np.ndarray) -> "StepRows":
         """Some of the rows."""

@@ -73,6 +73,7 @@ class Worker:
             objective=self.objective,
             group=self.job.group,
             rounded_sums=self.job.settings.sums_precision == "bf16",
+            lanes=self.job.lanes,
         )
 
     def make_room(self, config: ModelConfig) -> None:
@@ -98,7 +99,7 @@ class Worker:
     @everywhere
     def resume(self, saved: dict[str, Any]) -> None:
         """Take over batches and algorithms from a checkpoint of an earlier process."""
-        if self.job.settings.micro_batch_rows == "auto":
+        if self.job.settings.micro_batch_rows == "auto" and not self.job.lanes:
             self.micro_batch_rows = saved["micro_batch_rows"]  # another number may fit here
         self.job.backend.algorithms.update(saved["algorithms"])
 
@@ -146,7 +147,8 @@ class Worker:
         if self.drops:
             key = self.job.inputs["seed"], f"{self.job.stage} dropout", number
             rows.further += (dropout_seeds(*key, rows.ids.shape),)
-        self.state.stage(rows.padded(self.job.group.size * self.micro_batch_rows))
+        shares = self.job.lanes or self.job.group.size
+        self.state.stage(rows.padded(shares * self.micro_batch_rows))
         return rows
 
     def step(self, learning_rate: float) -> None:

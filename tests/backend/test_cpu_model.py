@@ -109,7 +109,7 @@ def test_gradients_of_a_model_whose_threads_share_each_op(monkeypatch):
     config = ModelConfig.from_dict({"preset": "small", "layers": 1})
     rows = step_rows(config, 2, 128)
     state = trained(config, CpuBackend(3), rows, 2)
-    assert len(state.replicas) == 1
+    assert len(state.models) == 1
     expected = trained(config, ReferenceBackend(np.float64), rows, 2)
     assert worst_gradient(config, state.gradients, expected.gradients) <= 1e-6
 

@@ -137,7 +137,7 @@ def test_a_loss_alone_or_a_gradient_alone_that_is_not_finite_is_reason_enough(wh
     state = make_state()
     before = state.parameters.copy()
     state.gradients[...] = 1e-3
-    wrong = state.replicas[0].losses if what == "loss" else state.gradients
+    wrong = state.portions[0].losses if what == "loss" else state.gradients
     wrong[0] = np.inf
     state.schedule.load(np.array([1e-2, 0]))
     state.update()

@@ -98,9 +98,14 @@ class CpuRuntime(Runtime):
         tokens = SHORT_SLICE_TOKENS if 4 * elements <= SHORT_SLICE_BYTES else SLICE_TOKENS
         return tokens, threads
 
-    def replicas(self, engine: Any, elements: int) -> list[Any]:
+    lane_tokens = SLICE_TOKENS
+
+    def replicas(self, engine: Any, elements: int, lanes: int = 0) -> list[Any]:
         tokens, shares = self.slices(elements)
-        engines = [engine] if shares == 1 else [type(engine)(1) for _ in range(shares)]
+        if lanes:  # an op of several threads may have other bits
+            shares = min(lanes, self.thread_pool.threads)
+        alone = shares == 1 and not lanes
+        engines = [engine] if alone else [type(engine)(1) for _ in range(shares)]
         if tokens == SHORT_SLICE_TOKENS:
             for each in engines:
                 each.logits_at_once = SHORT_SLICE_LOGITS

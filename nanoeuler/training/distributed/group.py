@@ -103,13 +103,14 @@ class Lost(Exception):
 class HostGroup(Group):
     """Ranks whose arrays are the host's, connected by sockets; sums are made by rank 0.
 
-    Always in the order of the ranks, so that a run with as many of them has the same bits.
+    Always in one order, so that a run with as many of them has the same bits: neighbours first,
+    then the sums of these, as in `lanes.py`.
     """
 
     def __init__(self, rank: int, size: int, peers: Sequence[Connection]):
         """`peers`: on rank 0 its connections to the others, in order; on those the one to it."""
         self.rank, self.size, self.peers = rank, size, peers
-        self.received: dict[tuple[int, np.dtype], np.ndarray] = {}
+        self.received: dict[tuple[int, np.dtype, int], np.ndarray] = {}
 
     def tell(self, call: str, *arguments: Any) -> None:
         with losing():
@@ -206,18 +207,26 @@ class HostGroup(Group):
         return nothing_to_wait_for
 
     def add_others(self, array: np.ndarray) -> None:
-        other = self.like(array)
+        sums: list[tuple[int, np.ndarray]] = [(1, array)]  # with the number of ranks in each
         for peer in self.peers:
-            peer.recv_bytes_into(as_bytes(other))
-            array += other
+            count, new = 1, self.like(array, len(sums))
+            peer.recv_bytes_into(as_bytes(new))
+            while sums and sums[-1][0] == count:
+                _, earlier = sums.pop()
+                earlier += new
+                count, new = 2 * count, earlier
+            sums.append((count, new))
+        while len(sums) > 1:
+            _, new = sums.pop()
+            sums[-1][1][...] += new
 
     def send_all(self, array: np.ndarray) -> None:
         for peer in self.peers:
             peer.send_bytes(as_bytes(array))
 
-    def like(self, array: np.ndarray) -> np.ndarray:
+    def like(self, array: np.ndarray, number: int) -> np.ndarray:
         """An array for what another rank sends of this size and type."""
-        key = array.size, array.dtype
+        key = array.size, array.dtype, number
         if key not in self.received:
             self.received[key] = np.empty_like(array)
         return self.received[key]

@@ -18,18 +18,23 @@ from nanoeuler.model.spec import (
 )
 from nanoeuler.model.tensors import ALIGNMENT, Tensor
 from nanoeuler.training.distributed.group import Group, nothing_to_wait_for
+from nanoeuler.training.lanes import add_neighbours
 
 
-def cuts(config: ModelConfig, ranks: int) -> list[int]:
+def cuts(config: ModelConfig, ranks: int, cells: Sequence[slice] = ()) -> list[int]:
     """Offsets of the ranks' parts of what is trained, and the end: `ranks` + 1, in elements.
 
     The parts are about as long as each other. No matrix of a block is cut, since Muon needs it
-    whole. Raises `UserError` where a rank would have none.
+    whole, and none of the `cells`, if there are any. Raises `UserError` where a rank would have
+    none.
     """
     total, matrices = storage_elements(trained_table(config)), block_matrices(config)
     found = [
         beside(matrices, total * rank // ranks // ALIGNMENT * ALIGNMENT) for rank in range(ranks)
     ] + [total]
+    if cells:
+        starts = [cell.start for cell in cells if beside(matrices, cell.start) == cell.start]
+        found[:-1] = [min(starts, key=lambda start: abs(start - cut)) for cut in found[:-1]]
     if len(set(found)) <= ranks:
         raise UserError(
             f"a model of {total:,} parameters cannot be shared by {ranks} ranks; take fewer"
@@ -108,18 +113,19 @@ class SharedParameters:
         *,
         early_sums: bool,
         rounded_sums: bool,
+        cells: Sequence[slice] = (),
     ):
         """`values`: all of them, a flat float32 buffer on the host.
 
         `early_sums`: gradients are added up over the ranks while a backward pass is under way;
-        `rounded_sums`: in bfloat16.
+        `rounded_sums`: in bfloat16. `cells`: see `cuts`.
         """
         self.backend, self.group, self.rounded_sums = backend, group, rounded_sums
         at_the_end = Buckets({}, [slice(0, storage_elements(trained_table(config)))])
         self.buckets = buckets(config) if early_sums and group.size > 1 else at_the_end
         self.arriving: dict[int, Callable[[], None]] = {}
         """block index → wait for its weights"""
-        self.cuts = cuts(config, group.size)
+        self.cuts = cuts(config, group.size, cells)
         self.part = slice(self.cuts[group.rank], self.cuts[group.rank + 1])
         whole = backend.from_host(values)
         self.read = backend.working_copy(whole) if group.size > 1 else whole
@@ -183,16 +189,23 @@ class SharedParameters:
         for wait in self.arriving.values():
             wait()
 
-    def begin_sums(self, gradients: Array, block: int) -> None:
-        """Begin the sums over all ranks of the gradients that are final behind a block."""
-        if parts := self.buckets.early.get(block):
-            self.group.begin_reduce(gradients, self.cuts, parts, rounded=self.rounded_sums)
+    def begin_sums(self, gradients: Sequence[Array], block: int) -> None:
+        """Begin the sums over all ranks of the gradients that are final behind a block.
 
-    def finish_sums(self, gradients: Array) -> None:
+        `gradients`: those of all lanes of this rank, or its own alone; sums go to the first.
+        """
+        if parts := self.buckets.early.get(block):
+            self.begin_reduce(gradients, parts)
+
+    def finish_sums(self, gradients: Sequence[Array]) -> None:
         """Wait for the sums of this rank's part of the gradients."""
-        late = self.buckets.late
-        self.group.begin_reduce(gradients, self.cuts, late, rounded=self.rounded_sums)
+        self.begin_reduce(gradients, self.buckets.late)
         self.group.finish_reduce()
+
+    def begin_reduce(self, gradients: Sequence[Array], parts: Sequence[slice]) -> None:
+        for part in parts:
+            add_neighbours(self.backend.runtime, [each[part] for each in gradients])
+        self.group.begin_reduce(gradients[0], self.cuts, parts, rounded=self.rounded_sums)
 
     def whole(self, part: Array, memory: Array) -> np.ndarray:
         """A flat array of which each rank has its part: a copy of all of it, on the host.

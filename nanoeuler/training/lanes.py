@@ -1,0 +1,68 @@
+"""Sums that do not depend on who computes what: the same bits for any number of ranks.
+
+A step's rows are cut into LANES equal lanes. Each is computed alone, some rows at a time whose
+number nothing but its length decides, and into gradients of its own. Then neighbours are added up,
+and neighbours of these sums, until one is left: by one rank, or by several that begin with their
+lanes and end with each other. What has no such order is added up from numbers that lie side by
+side: the losses of all lanes, and the squared gradients of all cells of the flat buffer.
+"""
+
+from collections.abc import Sequence
+
+from nanoeuler.backend.records import Array
+from nanoeuler.backend.runtime import Runtime
+from nanoeuler.errors import UserError
+from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.spec import trained_table
+
+LANES = 8
+CELL = 1 << 20
+"""Elements whose squares are added up at once."""
+
+
+def lanes_of(rows: int) -> int:
+    """Lanes of a step: the largest power of two, up to LANES, that divides its rows."""
+    return next(lanes for lanes in (8, 4, 2, 1) if rows % lanes == 0)
+
+
+def require_lanes(stage: str, rows: int, ranks: int, *, rounded: bool) -> None:
+    """Raise `UserError` where so many ranks cannot share a step of so many rows, or would send
+    rounded sums."""
+    if rounded:
+        raise UserError(
+            f"{stage}.reproducible: sums that are sent in bf16 are rounded as often as there are "
+            f"ranks; leave {stage}.sums_precision out"
+        )
+    if lanes_of(rows) % ranks:
+        raise UserError(
+            f"{stage}.reproducible: a step has {rows} rows, which make {lanes_of(rows)} parts that "
+            f"are always added up in one order, not to be shared by {ranks} ranks; take 1, 2, 4 "
+            f"or 8 ranks, and {stage}.batch_tokens of a multiple of as many rows"
+        )
+
+
+def rows_at_once(rows: int, length: int, tokens: int) -> int:
+    """Rows of a lane that are computed together, of a step of `rows` with `length` tokens each: as
+    many as are a divisor, with up to `tokens` tokens."""
+    lane = rows // lanes_of(rows)
+    most = max(1, tokens // length)
+    return next(count for count in range(min(most, lane), 0, -1) if lane % count == 0)
+
+
+def add_neighbours(runtime: Runtime, arrays: Sequence[Array]) -> None:
+    """The first ← the sum of all, which are a power of two; the others are overwritten."""
+    distance = 1
+    while distance < len(arrays):
+        for first in range(0, len(arrays), 2 * distance):
+            runtime.sum_into(arrays[first], [arrays[first + distance]])
+        distance *= 2
+
+
+def cells_of(config: ModelConfig) -> list[slice]:
+    """The flat buffer of what is trained, in pieces of whole tensors or of CELL elements of one."""
+    starts = [
+        start
+        for tensor in trained_table(config)
+        for start in range(tensor.offset, tensor.stop, CELL)
+    ]
+    return list(map(slice, starts, [*starts[1:], trained_table(config)[-1].stop]))

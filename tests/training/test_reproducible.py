@@ -1,0 +1,121 @@
+"""`reproducible: ranks`: the same bits for any number of ranks, threads and rows at once."""
+
+import signal
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from nanoeuler.backend.runtime import Runtime
+from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.spec import block_matrices, storage_elements, trained_table
+from nanoeuler.training import lanes
+from nanoeuler.training.distributed.parameters import cuts
+
+FOUR = ("--ranks", "4")
+
+
+@pytest.fixture
+def exact(trainer):
+    """A trainer in whose steps the order of sums is always the same."""
+    for section in ("pretrain", "sft", "dpo", "rl"):
+        trainer.config[section]["reproducible"] = "ranks"
+    trainer.config["pretrain"] |= {"batch_tokens": 256, "tokens": 30 * 256}
+    return trainer
+
+
+def again(trainer, stage, *words, **settings):
+    """The hash of the weights of a fresh run."""
+    if (trainer.output / stage).exists():
+        (trainer.output / stage).rename(trainer.output / f"{len(list(trainer.output.iterdir()))}")
+    trainer.config[stage] |= settings
+    trainer.run(stage, *words)
+    return trainer.weights(stage)
+
+
+def test_any_number_of_ranks_and_threads_gives_the_same_bits(exact, monkeypatch):
+    exact.config["pretrain"]["optimizer"] = "muon"
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    alone = again(exact, "pretrain")
+    assert again(exact, "pretrain", *FOUR) == alone
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert again(exact, "pretrain", micro_batch_rows=7) == alone
+    assert again(exact, "pretrain", reproducible=None) != alone
+
+
+def test_what_four_ranks_began_one_ends(exact):
+    expected = again(exact, "pretrain", "--ranks", "2")
+    exact.config["pretrain"]["checkpoint_minutes"] = 0.001
+    (exact.output / "pretrain").rename(exact.output / "earlier")
+    process = exact.start_until(12, "pretrain", *FOUR, saved=True)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+    said = exact.run("pretrain")
+    assert "going on from step" in said
+    assert "not to the bit" not in said
+    assert exact.weights() == expected
+
+
+@pytest.mark.parametrize("stage", ["sft", "dpo", "rl"])
+def test_stages_of_tuning(exact, tuned, stage):
+    if stage != "sft":
+        exact.config[stage]["init_from"] = str(tuned)
+    assert again(exact, stage) == again(exact, stage, "--ranks", "2")
+
+
+# ---- sums
+
+
+def test_neighbours_are_added_first():
+    values = [np.array([x], np.float32) for x in (1e8, 1, -1e8, 1, 3, 4, 5, 6)]
+    expected = ((values[0] + values[1]) + (values[2] + values[3])) + (
+        (values[4] + values[5]) + (values[6] + values[7])
+    )
+    lanes.add_neighbours(Runtime(), values)
+    assert values[0] == expected
+
+
+def test_cells_are_the_whole_buffer_and_no_rank_has_a_part_of_one(monkeypatch):
+    monkeypatch.setattr(lanes, "CELL", 1000)
+    config = ModelConfig.from_dict(
+        {"vocab_size": 500, "dim": 64, "layers": 2, "heads": 4, "context": 32}
+        | {"kv_heads": 2, "ffn": 99}
+    )
+    cells, total = lanes.cells_of(config), storage_elements(trained_table(config))
+    assert cells[0].start == 0
+    assert total - 64 < cells[-1].stop <= total
+    assert all(one.stop == next.start for one, next in pairwise(cells))
+    for ranks in (1, 2, 4, 8):
+        found = cuts(config, ranks, cells)
+        assert {*found[:-1]} <= {cell.start for cell in cells}
+        for matrix in block_matrices(config):
+            assert not any(matrix.offset < cut < matrix.stop for cut in found)
+        assert max(np.diff(found)) < 2 * total / ranks
+
+
+@pytest.mark.parametrize(
+    ("rows", "length", "tokens", "found"),
+    [(64, 1024, 8192, 8), (64, 1024, 4096, 4), (24, 16, 512, 3), (8, 2048, 512, 1), (20, 8, 8, 1)],
+)
+def test_rows_at_once_follow_from_lengths_alone(rows, length, tokens, found):
+    assert lanes.rows_at_once(rows, length, tokens) == found
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize(
+    ("settings", "words", "sentence"),
+    [
+        ({"batch_tokens": 96}, FOUR, "a step has 6 rows, which make 2 parts"),
+        ({}, ("--ranks", "3"), "make 8 parts that are always added up in one order"),
+        ({"micro_batch_rows": 1}, (), "pretrain.reproducible computes 2 rows at once"),
+        ({"sums_precision": "bf16"}, ("--ranks", "2"), "leave pretrain.sums_precision out"),
+        ({"reproducible": "chip"}, (), "pretrain.reproducible"),
+    ],
+)
+def test_what_cannot_be_promised(exact, settings, words, sentence):
+    exact.config["pretrain"] |= settings
+    said = exact.run("pretrain", *words, status=1)
+    assert sentence in said
+    assert "Traceback" not in said
