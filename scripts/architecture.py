@@ -87,10 +87,8 @@ def described(room: str) -> str:
 
 def page() -> str:
     order = rooms()
-    arrows = {
-        room: [below for below in order if below in imported(room) and below not in LEAVES]
-        for room in order
-    }
+    imports = {room: imported(room) - {*LEAVES} for room in order}
+    arrows = {room: [below for below in order if below in imports[room]] for room in order}
     reached: dict[str, set[str]] = {}
     for room in reversed(order):
         reached[room] = set(arrows[room]).union(*(reached[below] for below in arrows[room]))

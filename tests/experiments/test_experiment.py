@@ -17,7 +17,7 @@ def experiment(folder, *arguments):
 
 
 def test_arms_are_trained_by_the_same_seeds_and_judged_and_nothing_is_trained_twice(tmp_path):
-    asked = "--tokens", 60_000, "--seeds", "5,6", "--name", "mine", *CHANGES, "--json"
+    asked = "--tokens", 20_000, "--seeds", "5,6", "--name", "mine", *CHANGES, "--json"
     done = experiment(tmp_path, *asked)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -27,7 +27,7 @@ def test_arms_are_trained_by_the_same_seeds_and_judged_and_nothing_is_trained_tw
     assert base["name"] == "base"
     assert "verdict" not in base
     for arm in (faster, decayed):
-        assert arm["tokens"] == base["tokens"] == 60_000
+        assert arm["tokens"] == base["tokens"] == 20_000
         pairs = zip(arm["bits_per_byte"], base["bits_per_byte"], strict=True)
         first, second = (own - other for own, other in pairs)
         assert arm["difference"] == pytest.approx((first + second) / 2)
@@ -40,7 +40,7 @@ def test_arms_are_trained_by_the_same_seeds_and_judged_and_nothing_is_trained_tw
     again = experiment(tmp_path, *asked)
     assert json.loads(again.stdout) == found
     assert {path: path.stat().st_mtime_ns for path in trials} == before
-    other = experiment(tmp_path, "--tokens", 70_000, *asked[2:])
+    other = experiment(tmp_path, "--tokens", 30_000, *asked[2:])
     assert other.returncode == 1
     assert "results/experiments/mine: holds an experiment with another question" in other.stderr
 
