@@ -161,9 +161,9 @@ def score(model: Transformer, batch: PackedBatch) -> tuple[np.ndarray, np.ndarra
         part = slice(start, min(start + size, total))
         count = part.stop - part.start
         targets_R = batch.targets_R[part]
-        logits_RV = model.first_logits(hidden_ND[ops.from_host(batch.offsets_R[part])])
+        logits_RV = model.first_logits(ops.gather(hidden_ND, batch.offsets_R[part]))
         logprobs, lse = ops.empty((count,)), ops.empty((count,))
-        likeliest_R = ops.to_host(logits_RV.argmax(axis=1))
+        likeliest_R = ops.to_host(ops.argmax(logits_RV))
         ops.cross_entropy(LogitRows(logits_RV, ops.from_host(targets_R), logprobs, lse))
         logprobs_R[part] = ops.to_host(logprobs)
         hits_R[part] = likeliest_R == targets_R

@@ -301,8 +301,9 @@ class Decoder(Generic[AnyRow]):
         logits have the same bits, so have these."""
         ops, B = self.model.backend, len(tokens_B)
         logprobs_B, lse_B = ops.empty((B,)), ops.empty((B,))
-        ops.cross_entropy(LogitRows(logits_BV, np.array(tokens_B, np.int32), logprobs_B, lse_B))
-        return logprobs_B.tolist()
+        logits, tokens = ops.from_host(logits_BV), ops.from_host(np.array(tokens_B, np.int32))
+        ops.cross_entropy(LogitRows(logits, tokens, logprobs_B, lse_B))
+        return ops.to_host(logprobs_B).tolist()
 
 
 class DeviceDecoder(Decoder[AnyRow]):
