@@ -62,7 +62,8 @@ def test_the_help_lists_every_command_and_fits_a_terminal():
         ),
         (
             ["info", "--device", "gpu"],
-            "nanoeuler info: --device is 'gpu'; it must be one of auto, cpu, cuda, reference",
+            "nanoeuler info: --device is 'gpu'; it must be one of auto, cpu, cuda, webgpu, "
+            "reference",
         ),
         (
             ["tokenize"],

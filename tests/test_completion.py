@@ -18,7 +18,7 @@ BASH = shutil.which("bash")
     [
         ("ch", {"chat", "check"}),
         ("chat results/demo --te", {"--temperature"}),
-        ("info --device ", {"auto", "cpu", "cuda", "reference"}),
+        ("info --device ", {"auto", "cpu", "cuda", "webgpu", "reference"}),
         ("run config/small.yaml sft", {"sft", "sft_scratch"}),
         ("check --op ac", {"accept_drafts"}),
         ("gutenberg fe", {"fetch"}),

@@ -137,7 +137,7 @@ def test_inline_json_of_other_types_is_refused(config, problem):
 @pytest.mark.parametrize(
     ("config", "problem"),
     [
-        ({"pretrain": {"reproducable": True}}, "unknown key pretrain.reproducable; known here: "),
+        ({"pretrain": {"bit_by_bit": True}}, "unknown key pretrain.bit_by_bit; known here: "),
         ({"pretrain": {"token": 5}}, "unknown key pretrain.token; did you mean pretrain.tokens?"),
         ({"pretrian": {}}, "unknown key pretrian; did you mean pretrain?"),
         ({"corpus": {"fineweb": {"shard": 1}}}, "did you mean corpus.fineweb.shards?"),

@@ -45,7 +45,7 @@ def test_every_device_that_is_there_gives_a_float32_backend_and_a_reason(device)
 
 
 def test_devices_that_are_not_there_are_refused():
-    with pytest.raises(UserError, match="--device tpu: there are auto, cpu, cuda, reference"):
+    with pytest.raises(UserError, match="there are auto, cpu, cuda, webgpu, reference"):
         make_backend("tpu")
     assert "cuda" in DEVICES
 

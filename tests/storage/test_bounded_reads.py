@@ -12,6 +12,7 @@ from nanoeuler.storage.files import read_bounded, read_lines, read_text
 PACKAGE = ROOT / "nanoeuler"
 OURS = {
     "backend/cuda/kernels.py": "kernels of the package",
+    "backend/webgpu/kernels.py": "kernels of the package",
     "system/compiling.py": "modules of the package, and machine code that this user's Numba wrote",
     "config/rules.py": "modules of the package",
     "corpus/document_sources.py": "own texts, in batches of a bounded size",

@@ -1,8 +1,11 @@
 """The GPU that WebGPU offers: which adapters there are, which one is taken, and its limits."""
 
+import contextlib
 import functools
 import importlib.util
 import os
+import tempfile
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from nanoeuler.errors import UserError
@@ -41,12 +44,27 @@ def adapters() -> "list[wgpu.GPUAdapter]":
 
     set_instance_extras(backends=["Vulkan", "Metal", "DX12"])
     known: dict[tuple[Any, ...], wgpu.GPUAdapter] = {}
-    found = wgpu.gpu.enumerate_adapters_sync()
+    with runtime_folder():
+        found = wgpu.gpu.enumerate_adapters_sync()
     for adapter in sorted(found, key=rank):
         info = adapter.info
         if info["backend_type"] in INTERFACES:
             known.setdefault((info["vendor_id"], info["device_id"], info["adapter_type"]), adapter)
     return list(known.values())
+
+
+@contextlib.contextmanager
+def runtime_folder() -> Iterator[None]:
+    """Libraries that look for a screen complain on standard error where this folder is not set."""
+    name = "XDG_RUNTIME_DIR"
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = tempfile.gettempdir()
+    try:
+        yield
+    finally:
+        del os.environ[name]
 
 
 def rank(adapter: "wgpu.GPUAdapter") -> tuple[int, int]:
