@@ -238,7 +238,8 @@ def test_the_number_of_threads_changes_nothing(tmp_path, repeating, monkeypatch)
     files = {
         path.relative_to(tmp_path / "1") for path in (tmp_path / "1").rglob("*") if path.is_file()
     }
-    assert len(files) == 7  # of each split: texts, offsets and a marker; and the manifest
+    # of each split: texts, offsets, numbers of documents and a marker; origins, and the manifest
+    assert len(files) == 10
     for file, threads in itertools.product(files, "27"):
         assert (tmp_path / "1" / file).read_bytes() == (tmp_path / threads / file).read_bytes()
     assert run(tmp_path, "--fineweb", *shards, "--threads", "0", output="none") == 1
