@@ -90,7 +90,7 @@ class Job:
         """Rows of a step that each rank computes."""
         return -(-self.stream.rows_per_step // self.group.size)
 
-    @property
+    @cached_property
     def lanes(self) -> int:
         """Parts of a step whose sums have one order, see lanes.py; 0: it has none.
 

@@ -30,18 +30,26 @@ class Portions:
     """A portion for each replica, which take the rows in turns."""
 
     def __init__(
-        self, config: ModelConfig, backend: Backend, group: Group, losses_2: Array, count: int
+        self,
+        config: ModelConfig,
+        backend: Backend,
+        group: Group,
+        losses_2: Array,
+        of_portions: Sequence[Array],
     ):
-        """`losses`: where the sums of all go."""
+        """`losses`: where the sums of all go; `of_portions`: where those of each go."""
         self.backend, self.group, self.losses_2 = backend, group, losses_2
-        self.own = [
-            self.new(config, backend.zeros((2,), np.float64) if number else losses_2)
-            for number in range(count)
-        ]
+        self.own = []
+        for losses in of_portions:
+            gradients = backend.zeros((FlatBuffer.trained_elements(config),))
+            self.own.append(Portion(gradients, model_weights(config, gradients), losses))
 
-    def new(self, config: ModelConfig, losses_2: Array) -> Portion:
-        gradients = self.backend.zeros((FlatBuffer.trained_elements(config),))
-        return Portion(gradients, model_weights(config, gradients), losses_2)
+    @classmethod
+    def of_replicas(
+        cls, config: ModelConfig, backend: Backend, group: Group, losses_2: Array, count: int
+    ) -> "Portions":
+        further = [backend.zeros((2,), np.float64) for _ in range(1, count)]
+        return cls(config, backend, group, losses_2, [losses_2, *further])
 
     def __getitem__(self, number: int) -> Portion:
         return self.own[number]
@@ -80,11 +88,10 @@ class Lanes(Portions):
         self, config: ModelConfig, backend: Backend, group: Group, losses_2: Array, lanes: int
     ):
         """`lanes`: of all ranks together."""
-        self.backend, self.group, self.losses_2 = backend, group, losses_2
-        self.lane_losses = backend.zeros((lanes, 2), np.float64)
         count = lanes // group.size
         self.ours = slice(group.rank * count, (group.rank + 1) * count)
-        self.own = [self.new(config, losses) for losses in self.lane_losses[self.ours]]
+        self.lane_losses = backend.zeros((lanes, 2), np.float64)
+        super().__init__(config, backend, group, losses_2, list(self.lane_losses[self.ours]))
         self.cells = cells_of(config)
         self.cell_squares = backend.zeros((len(self.cells),), np.float64)
 

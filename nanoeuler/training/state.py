@@ -98,7 +98,9 @@ class TrainingState:
         """One for each of the engine's replicas."""
         self.model = self.models[0]
         shared = config, backend, group, self.results[:2]
-        self.portions = Lanes(*shared, lanes) if lanes else Portions(*shared, len(engines))
+        self.portions = (
+            Lanes(*shared, lanes) if lanes else Portions.of_replicas(*shared, len(engines))
+        )
         self.gradients = self.portions[0].gradients
         own, working = self.shared.own, self.model.working
         copied = self.shared.sharded or working is not self.parameters
