@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from nanoeuler.backend.cached import rounded_rows, row_bytes, rows_in_floats
+from nanoeuler.backend.cpu import cached
 from nanoeuler.backend.cpu.engine import CpuBackend
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.errors import UserError
@@ -59,9 +60,13 @@ def test_a_row_is_whole_numbers_with_the_scale_of_its_largest():
     assert not rows[1].any()
 
 
-def test_what_is_not_finite_stays_so():
-    rows = rounded_rows(np.array([[1.0, np.nan], [1.0, np.inf]], np.float32))
-    assert not np.isfinite(rows_in_floats(rows, 2)[:, 1]).any()
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_not_finite_stays_so(value):
+    x = np.array([1.0, 2.0, value, 3.0], np.float32)
+    by_the_cpu = np.zeros(row_bytes(4), np.int8)
+    cached.round_row(x, by_the_cpu, 0)
+    for row in (rounded_rows(x), by_the_cpu):
+        assert not np.isfinite(rows_in_floats(row, 4)).any()
 
 
 def test_the_cpu_reads_and_writes_what_the_reference_does(models):

@@ -5,7 +5,6 @@ of the weight: copying it into another order would not pay. A dozen calls for ea
 longer than the arithmetic of a small model. Formulas and names are those of `backend/reference.py`.
 """
 
-import math
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from numba import types
 from numba.extending import overload
 
 from nanoeuler.backend.cpu import quantized
+from nanoeuler.backend.cpu.cached import attend, put
 from nanoeuler.backend.cpu.elementwise import (
     add_biased,
     add_scaled,
@@ -20,16 +20,14 @@ from nanoeuler.backend.cpu.elementwise import (
     normed,
     rotate,
 )
-from nanoeuler.backend.cpu.simd import LANES, exponentials, largest, make_dots, weighted_vector
+from nanoeuler.backend.cpu.simd import LANES, eight_dots, four_dots, one_dot
 from nanoeuler.backend.cpu.teams import meet, share
 from nanoeuler.backend.cpu.vector_maps import biased_gelu, swiglu
-from nanoeuler.backend.cpu.vectors import dot, fill, row_of, scale_into, span
+from nanoeuler.backend.cpu.vectors import dot, row_of, scale_into, span
 from nanoeuler.backend.quantized import Quantized
 from nanoeuler.backend.records import AttentionForm, DecodeStep, GeluForm, SwigluForm
 from nanoeuler.system.compiling import FAST_MATH, compiled
 
-LARGEST_CODE, WORD = np.float32(127), 4
-"""Of a cache of bytes: see `backend/cached.py`."""
 UNIT = 2 * LANES
 """Outputs that one part of a team computes: their number is a multiple of this, or what is left."""
 WEIGHT_ROWS = 16
@@ -57,11 +55,6 @@ def products(weight_OI, x_BI, out_BO, first, stop):
         for b in range(len(x_BI)):
             out = span(row_of(out_BO, b), o, rows)
             sums_of_rows(weight, o * inputs, inputs, rows, row_of(x_BI, b), out)
-
-
-one_dot, key_dots, four_dots, eight_dots = (
-    make_dots(*shape) for shape in ((1, 1), (1, 4), (2, 2), (4, 2))
-)
 
 
 @compiled()
@@ -114,83 +107,6 @@ def product_of(weight, x_NI, rounded, out_NO, first, stop):
         shared_products(weight, x_NI, out_NO, first, stop)
 
     return of_floats
-
-
-@compiled(fastmath=FAST_MATH)
-def add_weighted(target, values, at, factor):
-    for e in range(len(target)):
-        target[e] += np.float32(values[at + e]) * factor
-
-
-@compiled(fastmath=FAST_MATH)
-def round_row(x, cache, at):
-    """Codes and scale of `backend/cached.py`'s `rounded_rows`, in bytes from `at` on."""
-    top = np.float32(0)
-    for e in range(len(x)):
-        top = max(top, abs(x[e]))
-    inverse = LARGEST_CODE * (np.float32(1) / top if top > 0 else np.float32(0))
-    for e in range(len(x)):
-        cache[at + e] = np.int8(np.rint(x[e] * inverse))
-    cache.view(np.float32)[(at + len(x) + WORD - 1) // WORD] = top / LARGEST_CODE
-
-
-def put(x, cache, at):
-    """cache[at …] = x, as floats or as bytes."""
-
-
-@overload(put)
-def put_as(x, cache, at):
-    if cache.dtype == types.int8:
-        return lambda x, cache, at: round_row(x, cache, at)
-    return lambda x, cache, at: scale_into(x, np.float32(1), span(cache, at, len(x)))
-
-
-def apply_scales(weights, cache, at, stride, size):
-    """weights[s] *= scale of row s, in a cache of bytes.
-
-    Rows of `size` codes begin at `at`, and are `stride` bytes apart.
-    """
-
-
-@overload(apply_scales)
-def apply_scales_of(weights, cache, at, stride, size):
-    if cache.dtype != types.int8:
-        return lambda weights, cache, at, stride, size: None
-
-    def of_bytes(weights, cache, at, stride, size):
-        scales, first = cache.view(np.float32), (at + size + WORD - 1) // WORD
-        for s in range(len(weights)):
-            weights[s] *= scales[first + s * (stride // WORD)]
-
-    return of_bytes
-
-
-@compiled()
-def attend(query, keys, values, at, stride, seen, scores, out):
-    """One head: out = softmax(q kᵀ / √E) v over `seen` keys.
-
-    Keys and values start at `at` and are `stride` floats, or bytes, apart.
-    """
-    E = len(query)
-    whole = seen // 4 * 4
-    for s in range(0, whole, 4):
-        key_dots(keys, at + s * stride, stride, E, query, 0, E, scores, s, 0)
-    for s in range(whole, seen):
-        one_dot(keys, at + s * stride, stride, E, query, 0, E, scores, s, 0)
-    apply_scales(span(scores, 0, seen), keys, at, stride, E)
-    scale_into(span(scores, 0, seen), np.float32(1 / math.sqrt(E)), span(scores, 0, seen))
-    top = largest(scores, 0, seen)
-    total = exponentials(scores, 0, 0, seen, top, 0, top)
-    apply_scales(span(scores, 0, seen), values, at, stride, E)
-    whole = E // LANES * LANES
-    for e in range(0, whole, LANES):
-        weighted_vector(out, e, values, at + e, stride, scores, 0, seen)
-    if whole < E:
-        rest = span(out, whole, E - whole)
-        fill(rest, np.float32(0))
-        for s in range(seen):
-            add_weighted(rest, values, at + s * stride + whole, scores[s])
-    scale_into(out, np.float32(1) / total, out)
 
 
 @compiled(fastmath=FAST_MATH)

@@ -258,6 +258,11 @@ def make_dots(tokens: int, rows: int) -> Callable[..., None]:
     return dots
 
 
+one_dot, key_dots, four_dots, eight_dots = (
+    make_dots(*shape) for shape in ((1, 1), (1, 4), (2, 2), (4, 2))
+)
+
+
 def add_lanes(builder, vectors):
     """A vector with the sum of the lanes of each of `vectors`, whose number is a power of two.
 
