@@ -42,12 +42,8 @@ fn silu_and_slope(x: f32) -> vec2<f32> {
 }
 
 @compute @workgroup_size(THREADS)
-fn gelu(
-    @builtin(workgroup_id) w: vec3<u32>,
-    @builtin(num_workgroups) count: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let i = element(w, count, lane);
+fn gelu(thread: Thread) {
+    let i = element(thread);
     if (i >= p.rows * p.columns) {
         return;
     }
@@ -58,12 +54,8 @@ fn gelu(
 }
 
 @compute @workgroup_size(THREADS)
-fn gelu_backward(
-    @builtin(workgroup_id) w: vec3<u32>,
-    @builtin(num_workgroups) count: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let i = element(w, count, lane);
+fn gelu_backward(thread: Thread) {
+    let i = element(thread);
     let n = i / p.columns;
     let f = i % p.columns;
     let inside = n < p.rows;
@@ -84,12 +76,8 @@ fn gelu_backward(
 }
 
 @compute @workgroup_size(THREADS)
-fn relu2(
-    @builtin(workgroup_id) w: vec3<u32>,
-    @builtin(num_workgroups) count: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let i = element(w, count, lane);
+fn relu2(thread: Thread) {
+    let i = element(thread);
     if (i >= p.rows * p.columns) {
         return;
     }
@@ -100,12 +88,8 @@ fn relu2(
 }
 
 @compute @workgroup_size(THREADS)
-fn relu2_backward(
-    @builtin(workgroup_id) w: vec3<u32>,
-    @builtin(num_workgroups) count: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let i = element(w, count, lane);
+fn relu2_backward(thread: Thread) {
+    let i = element(thread);
     let n = i / p.columns;
     let f = i % p.columns;
     let inside = n < p.rows;
@@ -125,12 +109,8 @@ fn relu2_backward(
 }
 
 @compute @workgroup_size(THREADS)
-fn swiglu(
-    @builtin(workgroup_id) w: vec3<u32>,
-    @builtin(num_workgroups) count: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let i = element(w, count, lane);
+fn swiglu(thread: Thread) {
+    let i = element(thread);
     if (i >= p.rows * p.columns) {
         return;
     }
@@ -141,12 +121,8 @@ fn swiglu(
 }
 
 @compute @workgroup_size(THREADS)
-fn geglu(
-    @builtin(workgroup_id) w: vec3<u32>,
-    @builtin(num_workgroups) count: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let i = element(w, count, lane);
+fn geglu(thread: Thread) {
+    let i = element(thread);
     if (i >= p.rows * p.columns) {
         return;
     }
@@ -167,12 +143,8 @@ fn store_gated(n: u32, f: u32, activation: vec2<f32>, factor: f32, gradient: f32
 }
 
 @compute @workgroup_size(THREADS)
-fn swiglu_backward(
-    @builtin(workgroup_id) w: vec3<u32>,
-    @builtin(num_workgroups) count: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let i = element(w, count, lane);
+fn swiglu_backward(thread: Thread) {
+    let i = element(thread);
     let n = i / p.columns;
     let f = i % p.columns;
     let inside = n < p.rows;
@@ -189,12 +161,8 @@ fn swiglu_backward(
 }
 
 @compute @workgroup_size(THREADS)
-fn geglu_backward(
-    @builtin(workgroup_id) w: vec3<u32>,
-    @builtin(num_workgroups) count: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let i = element(w, count, lane);
+fn geglu_backward(thread: Thread) {
+    let i = element(thread);
     let n = i / p.columns;
     let f = i % p.columns;
     let inside = n < p.rows;
@@ -212,12 +180,8 @@ fn geglu_backward(
 }
 
 @compute @workgroup_size(THREADS)
-fn soft_cap(
-    @builtin(workgroup_id) w: vec3<u32>,
-    @builtin(num_workgroups) count: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let i = element(w, count, lane);
+fn soft_cap(thread: Thread) {
+    let i = element(thread);
     if (i >= p.rows * p.columns) {
         return;
     }
@@ -232,12 +196,8 @@ fn soft_cap(
 }
 
 @compute @workgroup_size(THREADS)
-fn multiply(
-    @builtin(workgroup_id) w: vec3<u32>,
-    @builtin(num_workgroups) count: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let i = element(w, count, lane);
+fn multiply(thread: Thread) {
+    let i = element(thread);
     if (i >= p.rows * p.columns) {
         return;
     }
@@ -247,12 +207,8 @@ fn multiply(
 }
 
 @compute @workgroup_size(THREADS)
-fn add_bias(
-    @builtin(workgroup_id) w: vec3<u32>,
-    @builtin(num_workgroups) count: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let i = element(w, count, lane);
+fn add_bias(thread: Thread) {
+    let i = element(thread);
     if (i >= p.rows * p.columns) {
         return;
     }

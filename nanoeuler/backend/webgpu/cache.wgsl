@@ -20,12 +20,8 @@ struct Arguments {
 @group(0) @binding(5) var<uniform> p: Arguments;
 
 @compute @workgroup_size(THREADS)
-fn write(
-    @builtin(workgroup_id) w: vec3<u32>,
-    @builtin(num_workgroups) count: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let i = element(w, count, lane);
+fn write(thread: Thread) {
+    let i = element(thread);
     if (i >= p.count) {
         return;
     }
@@ -41,12 +37,8 @@ fn write(
 }
 
 @compute @workgroup_size(THREADS)
-fn windows(
-    @builtin(workgroup_id) w: vec3<u32>,
-    @builtin(num_workgroups) count: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let i = element(w, count, lane);
+fn windows(thread: Thread) {
+    let i = element(thread);
     if (i >= p.count) {
         return;
     }
@@ -55,12 +47,8 @@ fn windows(
 }
 
 @compute @workgroup_size(THREADS)
-fn gather(
-    @builtin(workgroup_id) w: vec3<u32>,
-    @builtin(num_workgroups) count: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let i = element(w, count, lane);
+fn gather(thread: Thread) {
+    let i = element(thread);
     if (i >= p.count) {
         return;
     }

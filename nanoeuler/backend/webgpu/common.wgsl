@@ -6,9 +6,16 @@
 
 const HUGE = 3.0e38;
 
-/// The element that a thread takes: workgroups lie in rows of `n.x`.
-fn element(w: vec3<u32>, n: vec3<u32>, lane: u32) -> u32 {
-    return (w.y * n.x + w.x) * THREADS + lane;
+/// Where a thread is: its workgroup, their number, and its number within it.
+struct Thread {
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+}
+
+/// The element that a thread takes: workgroups lie in rows of `groups.x`.
+fn element(thread: Thread) -> u32 {
+    return (thread.group.y * thread.groups.x + thread.group.x) * THREADS + thread.lane;
 }
 
 fn is_finite(x: f32) -> bool {

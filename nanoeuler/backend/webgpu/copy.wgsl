@@ -33,12 +33,8 @@ fn places(i: u32) -> Places {
 }
 
 @compute @workgroup_size(THREADS)
-fn copy(
-    @builtin(workgroup_id) w: vec3<u32>,
-    @builtin(num_workgroups) count: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let i = element(w, count, lane);
+fn copy(thread: Thread) {
+    let i = element(thread);
     if (i < p.count) {
         let at = places(i);
         copied[at.to] = source[at.source];
@@ -46,12 +42,8 @@ fn copy(
 }
 
 @compute @workgroup_size(THREADS)
-fn fill(
-    @builtin(workgroup_id) w: vec3<u32>,
-    @builtin(num_workgroups) count: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let i = element(w, count, lane);
+fn fill(thread: Thread) {
+    let i = element(thread);
     if (i < p.count) {
         copied[places(i).to] = p.value;
     }

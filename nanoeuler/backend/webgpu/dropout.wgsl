@@ -22,12 +22,8 @@ fn mixed(word: u32) -> u32 {
 }
 
 @compute @workgroup_size(THREADS)
-fn drop(
-    @builtin(workgroup_id) w: vec3<u32>,
-    @builtin(num_workgroups) count: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let i = element(w, count, lane);
+fn drop(thread: Thread) {
+    let i = element(thread);
     if (i >= p.rows * p.columns) {
         return;
     }

@@ -26,12 +26,8 @@ struct Arguments {
 @group(0) @binding(7) var<uniform> p: Arguments;
 
 @compute @workgroup_size(THREADS)
-fn embed(
-    @builtin(workgroup_id) w: vec3<u32>,
-    @builtin(num_workgroups) count: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let i = element(w, count, lane);
+fn embed(thread: Thread) {
+    let i = element(thread);
     if (i >= p.rows * p.columns) {
         return;
     }
@@ -45,12 +41,8 @@ fn embed(
 }
 
 @compute @workgroup_size(THREADS)
-fn add_positions(
-    @builtin(workgroup_id) w: vec3<u32>,
-    @builtin(num_workgroups) count: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let i = element(w, count, lane);
+fn add_positions(thread: Thread) {
+    let i = element(thread);
     if (i >= p.rows * p.columns) {
         return;
     }
@@ -62,12 +54,8 @@ fn add_positions(
 }
 
 @compute @workgroup_size(THREADS)
-fn scale(
-    @builtin(workgroup_id) w: vec3<u32>,
-    @builtin(num_workgroups) count: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let i = element(w, count, lane);
+fn scale(thread: Thread) {
+    let i = element(thread);
     if (i < p.rows * p.columns) {
         out[p.out_at + (i / p.columns) * p.out_row + i % p.columns] *= p.factor;
     }

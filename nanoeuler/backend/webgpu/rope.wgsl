@@ -16,12 +16,8 @@ struct Arguments {
 @group(0) @binding(4) var<uniform> p: Arguments;
 
 @compute @workgroup_size(THREADS)
-fn rotate(
-    @builtin(workgroup_id) w: vec3<u32>,
-    @builtin(num_workgroups) count: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let i = element(w, count, lane);
+fn rotate(thread: Thread) {
+    let i = element(thread);
     if (i >= p.rows * p.heads * p.half) {
         return;
     }

@@ -16,12 +16,8 @@ struct Arguments {
 @group(0) @binding(3) var<uniform> p: Arguments;
 
 @compute @workgroup_size(THREADS)
-fn sum_parts(
-    @builtin(workgroup_id) w: vec3<u32>,
-    @builtin(num_workgroups) count: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let i = element(w, count, lane);
+fn sum_parts(thread: Thread) {
+    let i = element(thread);
     let elements = p.rows * p.columns;
     if (i >= elements) {
         return;

@@ -69,12 +69,8 @@ fn prepare(@builtin(local_invocation_index) lane: u32) {
 }
 
 @compute @workgroup_size(THREADS)
-fn adamw(
-    @builtin(workgroup_id) w: vec3<u32>,
-    @builtin(num_workgroups) n: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let i = element(w, n, lane);
+fn adamw(thread: Thread) {
+    let i = element(thread);
     if (i >= p.count || scalars[p.scalars_at].x == 0.0) {
         return;
     }
@@ -99,12 +95,8 @@ fn adamw(
 }
 
 @compute @workgroup_size(THREADS)
-fn lion(
-    @builtin(workgroup_id) w: vec3<u32>,
-    @builtin(num_workgroups) n: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let i = element(w, n, lane);
+fn lion(thread: Thread) {
+    let i = element(thread);
     if (i >= p.count || scalars[p.scalars_at].x == 0.0) {
         return;
     }
