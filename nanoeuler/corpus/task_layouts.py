@@ -1,4 +1,4 @@
-"""Read records of multiple-choice tasks, in their public layouts, as items of one format.
+"""Read records of tasks, in their public layouts, as items of one format.
 
 An item asks a language model how likely each of its `choices` is after its context:
 

@@ -18,12 +18,17 @@ from nanoeuler.evaluation.formats import (
     short_count,
     significant,
 )
-from nanoeuler.evaluation.tasks import CONTROLS
 from nanoeuler.storage.integrity import Origin, read_sealed
 
 Json = Mapping[str, Any]
 Row = list[str]
 EVALUATION = Origin("`nanoeuler evaluate`", "delete it, or let `nanoeuler evaluate` write it again")
+CONTROLS = {
+    "context_swapped": "another item's context",
+    "answers_shuffled": "answers shuffled",
+    "without_calculator": "without the calculator",
+}
+"""Name of a control of a task's score → what reports call it. See `tasks.py`."""
 
 
 @dataclass(frozen=True)

@@ -34,18 +34,13 @@ from nanoeuler import log
 from nanoeuler.corpus.task_layouts import ASKED, LAST_WORDS, LAYOUTS, QUOTED, REPLIES, Item
 from nanoeuler.errors import UserError
 from nanoeuler.evaluation.asking import Asked, by_likelihood, by_replies, pairs_of
+from nanoeuler.evaluation.scores import CONTROLS
 from nanoeuler.inference.api import LanguageModel
 from nanoeuler.model.likelihood import Share, in_order
 from nanoeuler.storage.files import read_json, read_lines
 from nanoeuler.storage.integrity import Origin, check_file
 
 KEPT = (*ASKED, "group", "url", "revision", "licence", "sha256", "items_sha256")
-CONTROLS = {
-    "context_swapped": "another item's context",
-    "answers_shuffled": "answers shuffled",
-    "without_calculator": "without the calculator",
-}
-"""Name of a control → what reports call it."""
 """Keys of a task's manifest that its scores repeat."""
 
 Task = tuple[dict[str, Any], list[Item]]

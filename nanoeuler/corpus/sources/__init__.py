@@ -20,7 +20,7 @@ DATA_SETS = {
     "preferences": ("preferences", "fetch preference pairs, check them, hold some out"),
     "problems": ("problems", "fetch problems with checkable answers, hold some out"),
     "questions": ("questions", "fetch held-out questions and check them"),
-    "tasks": ("task", "fetch a multiple-choice task and check its items"),
+    "tasks": ("task", "fetch a task that models are scored by, and check its items"),
 }
 """Data sets to tune on and to be measured on → the same."""
 COMMANDS = TEXTS | DATA_SETS
