@@ -41,6 +41,7 @@ from nanoeuler.planning.scaling_law import Estimate
 from nanoeuler.storage.files import read_json, write_json
 from nanoeuler.storage.shape import check_shape
 from nanoeuler.system.machine import memory
+from nanoeuler.training.lanes import LANES
 from nanoeuler.training.optimizer.adamw import AdamW
 from nanoeuler.training.optimizer.optimizer import (
     checkpoint_bytes,
@@ -167,13 +168,15 @@ def trained_form(config: Config, stage: Stage) -> ModelConfig:
 def training_memory(config: Config, stage: Stage, backend: "Backend") -> float:
     """Bytes of the arrays of training in a stage, which is also measured there.
 
-    Rows are computed one at a time: by each thread on a CPU, with gradients of its own.
+    Rows are computed one at a time: by each thread on a CPU, with gradients of its own, or of each
+    lane where sums have one order.
     """
     model = trained_form(config, stage)
     trained = FlatBuffer.trained_elements(model)
     _, shares = backend.runtime.slices(FlatBuffer.elements(model))
     scheme = scheme_in(config[stage.section]["init_from"])
-    whole = state_bytes(model, AdamW) + (shares - 1) * 4 * trained
+    copies = LANES if config[stage.section].get("reproducible") else shares
+    whole = state_bytes(model, AdamW) + (copies - 1) * 4 * trained
     whole += frozen_bytes(model, backend, scheme)
     whole += checkpoint_bytes(trained, AdamW)  # in memory, too, while it is being written
     whole += 4 * trained  # the best model's, until it is written

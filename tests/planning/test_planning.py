@@ -13,10 +13,10 @@ from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.cli import main
 from nanoeuler.cli import planning as plan_text
 from nanoeuler.config import load
-from nanoeuler.config.stages import SFT
+from nanoeuler.config.stages import PRETRAIN, SFT
 from nanoeuler.corpus.sources.gutenberg import SOURCE as GUTENBERG
 from nanoeuler.errors import UserError
-from nanoeuler.model.spec import trained_table
+from nanoeuler.model.spec import storage_elements, trained_table
 from nanoeuler.planning import data
 from nanoeuler.planning import plan as planning
 from nanoeuler.planning import speed as planned_speed
@@ -62,6 +62,15 @@ def test_a_local_file_counts_as_large_as_it_is(tmp_path):
     assert plan.stages["sft"].tokens == pytest.approx(3 * 0.98 * 1.2e6 / of_a_token)
     shard.unlink()
     assert planning.make_plan(config, ReferenceBackend()).text_bytes > 1e9
+
+
+def test_sums_in_one_order_need_gradients_for_each_lane():
+    (usual, _), (exact, _) = plan_of("small"), plan_of("small", "pretrain.reproducible=ranks")
+    before, after = (
+        planning.training_memory(each, PRETRAIN, ReferenceBackend()) for each in (usual, exact)
+    )
+    elements = storage_elements(trained_table(planning.trained_form(usual, PRETRAIN)))
+    assert after - before == 7 * 4 * elements
 
 
 def test_a_stage_that_trains_adapters_needs_no_memory_for_what_is_frozen():
