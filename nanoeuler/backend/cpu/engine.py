@@ -490,12 +490,13 @@ class CpuBackend(ReferenceBackend, FusingBackend):
         def work(part: int) -> None:
             memory = scratch[: N * shared], scratch[N * (shared + part * own) :][: N * own]
             team = part, parts, gate
-            for layer, weights, sizes, constants, keys, values in layers:
-                rotation = table if layer is decoding.layer else ()
-                arrays = x, lengths, weights, sizes, *rotation, keys, values
-                layer(*arrays, constants, memory, team)
+            with teams.opening(gate):
+                for layer, weights, sizes, constants, keys, values in layers:
+                    rotation = table if layer is decoding.layer else ()
+                    arrays = x, lengths, weights, sizes, *rotation, keys, values
+                    layer(*arrays, constants, memory, team)
 
-        self.thread_pool.each(parts, work, lambda: teams.open_for_good(gate))
+        self.thread_pool.each(parts, work)
 
     # ---- losses
 

@@ -17,6 +17,7 @@ from nanoeuler.backend.cpu.blas import Blas
 from nanoeuler.backend.records import ModelWeights
 from nanoeuler.backend.runtime import Runtime
 from nanoeuler.system.compiling import compiled
+from nanoeuler.system.interrupts import put_off
 
 Array = np.ndarray
 
@@ -46,26 +47,22 @@ class ThreadPool:
             ThreadPoolExecutor(threads - 1, thread_name_prefix="nanoeuler") if threads > 1 else None
         )
 
-    def each(
-        self, parts: int, work: Callable[[int], None], give_up: Callable[[], None] = lambda: None
-    ) -> None:
+    def each(self, parts: int, work: Callable[[int], None]) -> None:
         """Run work(0) … work(parts − 1) together, the first in the caller's thread.
 
-        `parts` may exceed the number of threads. Returns when all are done. Where the caller is
-        interrupted, `give_up` may tell the others not to wait for it.
+        `parts` may exceed the number of threads. Returns when all are done, and Ctrl-C waits for
+        that, too.
         """
-        waiting = []
-        try:
-            if self.pool:
-                for part in range(1, parts):
-                    waiting.append(self.pool.submit(work, part))
-            for part in range(1 if self.pool else parts):
+        if self.pool is None or parts == 1:
+            for part in range(parts):
                 work(part)
-        except BaseException:
-            give_up()
-            raise
-        finally:
-            wait(waiting)
+            return
+        with put_off():
+            waiting = [self.pool.submit(work, part) for part in range(1, parts)]
+            try:
+                work(0)
+            finally:
+                wait(waiting)
         for future in waiting:
             future.result()
 

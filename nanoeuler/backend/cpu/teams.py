@@ -5,6 +5,9 @@ own. Where one needs what the others computed, all meet at the gate. They look a
 the last one is there, since waking a thread would take longer than a layer's product.
 """
 
+import contextlib
+from collections.abc import Iterator
+
 import numpy as np
 from llvmlite import ir
 from numba import types
@@ -26,9 +29,14 @@ def new_gate() -> np.ndarray:
     return np.zeros(2 * OPENED, np.int64)
 
 
-def open_for_good(gate: np.ndarray) -> None:
-    """Let all through, since one was interrupted: what they compute is of no use."""
-    gate[OPENED] = FOR_GOOD
+@contextlib.contextmanager
+def opening(gate: np.ndarray) -> Iterator[None]:
+    """A part that fails within lets all others through: what they compute is of no use."""
+    try:
+        yield
+    except BaseException:
+        gate[OPENED] = FOR_GOOD
+        raise
 
 
 @intrinsic
