@@ -28,6 +28,7 @@ many rows in a step as fit.
 """
 
 import argparse
+import functools
 import json
 import statistics
 import time
@@ -37,7 +38,6 @@ from typing import Any
 
 import cupy
 import numpy as np
-from energy import joules
 
 from nanoeuler.backend.cuda.device import peak_flops
 from nanoeuler.backend.cuda.engine import CudaBackend
@@ -45,6 +45,7 @@ from nanoeuler.model.buffers import rows_within
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.spec import parameter_count, training_flops_per_token
+from nanoeuler.system.energy import GPU, Meter
 from nanoeuler.training.optimizer.adamw import AdamW
 from nanoeuler.training.optimizer.optimizer import state_bytes
 from nanoeuler.training.state import TrainingState
@@ -63,13 +64,23 @@ class Side:
     """Peak memory so far."""
     first_loss: float
     energy: float = 0
-    """Joules of all turns."""
+    """Joules of all turns; NaN without a counter."""
 
     def turn(self) -> float:
         spent = joules()
         duration = milliseconds(self.step, self.finish, STEPS)
         self.energy += joules() - spent
         return duration
+
+
+@functools.cache
+def meter() -> Meter:
+    device = cupy.cuda.runtime.getDevice()
+    return Meter(cupy.cuda.runtime.deviceGetPCIBusId(device), cpu=False)
+
+
+def joules() -> float:
+    return meter().joules().get(GPU, float("nan"))
 
 
 def milliseconds(step: Callable[[], object], finish: Callable[[], object], steps: int) -> float:

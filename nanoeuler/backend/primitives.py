@@ -55,6 +55,10 @@ class DeviceInfo(Protocol):
     def name(self) -> str: ...
 
     @property
+    def address(self) -> str | None:
+        """On the PCI bus, if it is NVIDIA's and known."""
+
+    @property
     def memory(self) -> int:
         """Bytes in all."""
 

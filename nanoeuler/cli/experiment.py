@@ -33,8 +33,8 @@ MOST_TRIALS = 10_000
 def register(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "experiment",
-        usage="nanoeuler experiment CONFIG --change KEY=VALUE (--minutes M | --tokens N) "
-        "[options] [-- SNAKEMAKE'S OPTIONS]",
+        usage="nanoeuler experiment CONFIG --change KEY=VALUE "
+        "(--minutes M | --joules J | --tokens N) [options] [-- SNAKEMAKE'S OPTIONS]",
         help="train with and without a change, by seeds, and say whether the gain is real",
         description="Pretrain a configuration as it is and with each change, with the same seeds "
         "and budget, and judge the held-out bits per byte by a paired t-test. Ctrl-C saves and "
@@ -58,6 +58,12 @@ def register(subparsers: Subparsers) -> None:
         type=float,
         metavar="M",
         help="training of each trial takes so long, at speeds that are measured once",
+    )
+    budget.add_argument(
+        "--joules",
+        type=float,
+        metavar="J",
+        help="training of each trial takes so much energy, where the machine counts it",
     )
     budget.add_argument("--tokens", type=int, metavar="N", help="tokens of each trial")
     parser.add_argument(
@@ -93,17 +99,17 @@ def run_experiment(options: argparse.Namespace) -> int:
         raise UserError(f"--level {options.level:g}: give a chance above 0, such as 0.01")
     if options.name is not None and not is_name(options.name):
         raise UserError(f"--name {brief(options.name)}: give {FORM_OF_NAME}")
-    budget = options.tokens if options.minutes is None else options.minutes
-    if not 0 < budget < math.inf:
-        raise UserError(f"experiment: a trial of {budget:g} has no length; give more")
+    unit, amount = budget_of(options)
+    if not 0 < amount < math.inf:
+        raise UserError(f"experiment: a trial of {amount:g} {unit} has no length; give more")
     seeds = seeds_of(options.seeds)
     experiment = prepare(
         find(ours[0]),
         changes_of(options, seeds if isinstance(seeds, int) else len(seeds)),
         seeds,
         options.level,
-        tokens=options.tokens,
-        minutes=options.minutes,
+        unit=unit,
+        amount=amount,
         name=options.name,
     )
     experiment.write()
@@ -152,10 +158,10 @@ def changes_of(options: argparse.Namespace, seeds: int) -> list["Change"]:
     number, swept = read_sweep(options.sweep) if options.sweep else (0, iter(()))
     trials = (1 + len(changes) + number) * seeds
     if trials > MOST_TRIALS:
-        budget = options.minutes or options.tokens
-        took = f"{budget * trials / 60 / 24:,.0f} days of training"
-        if options.tokens:
-            took = f"{budget * trials:.2g} tokens"
+        unit, amount = budget_of(options)
+        took = f"{amount * trials:.2g} {unit}"
+        if unit == "minutes":
+            took = f"{amount * trials / 60 / 24:,.0f} days of training"
         raise UserError(
             f"experiment: {trials:,} trials, {took}, are more than {MOST_TRIALS:,}; "
             "ask for fewer changes or seeds"
@@ -163,6 +169,12 @@ def changes_of(options: argparse.Namespace, seeds: int) -> list["Change"]:
     if trials == seeds:
         raise UserError("experiment: nothing is changed; give a --change, or a --sweep")
     return [*changes, *swept]
+
+
+def budget_of(options: argparse.Namespace) -> tuple[str, float]:
+    """The unit of what a trial may take, and how much of it."""
+    units = ("tokens", "minutes", "joules")
+    return next((unit, given) for unit in units if (given := getattr(options, unit)) is not None)
 
 
 def seeds_of(text: str) -> list[int] | int:
@@ -200,7 +212,8 @@ def described(experiment: "Experiment", failed: Container[str]) -> dict[str, Any
         }
         for arm in experiment.arms
     ]
-    asked = {"seeds": experiment.seeds, "level": experiment.level, "minutes": experiment.minutes}
+    asked = {"seeds": experiment.seeds, "level": experiment.level}
+    asked |= {unit: None for unit in ("minutes", "joules")} | {experiment.unit: experiment.amount}
     return {"version": 1, "folder": str(experiment.folder), **asked, "arms": arms}
 
 

@@ -173,12 +173,31 @@ def describe(config: "Config", plan: "Plan") -> str:
         *([("each GPU", each)] if plan.gpu_memory else []),
         ("text", text),
         *((name, describe_stage(config, plan, name)) for name in plan.stages),
+        *(("energy", energy) for energy in describe_energy(config, plan)),
         *(("bits/byte", score) for score in describe_score(plan)),
         *(("assumed", assumption) for assumption in plan.assumptions),
     ]
     width = max(10, *(len(name) for name, _ in facts))
     first = f"run {config['run']}: {plan.parameters:,} parameters on {plan.engine}{speed}"
     return "\n".join([first, *(f"  {name:{width}} {fact}" for name, fact in facts)])
+
+
+def describe_energy(config: "Config", plan: "Plan") -> list[str]:
+    """That of training, where it is measured."""
+    from nanoeuler.evaluation.formats import energy
+    from nanoeuler.system.energy import ENERGIES
+
+    stages = [stage.joules for stage in plan.stages.values()]
+    taken = {
+        kind: sum(each[kind] for each in stages)
+        for kind in ENERGIES
+        if stages and all(kind in each for each in stages)
+    }
+    if not taken:
+        return []
+    hours, grams = sum(taken.values()) / 3.6e6, config["energy"]["grams_per_kwh"]
+    cost = "" if grams is None else f", {grams * hours:,.3g} g of CO₂"
+    return [f"about {energy(taken)}, {hours:.3g} kWh{cost}"]
 
 
 def describe_score(plan: "Plan") -> list[str]:

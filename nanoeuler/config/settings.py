@@ -455,6 +455,18 @@ class Rl(Tuning):
 
 
 @section
+class Energy(Section):
+    """What electricity costs elsewhere."""
+
+    grams_per_kwh: float | None = key(
+        "grams of CO₂ for a kilowatt-hour where the machine stands; null plans energy alone",
+        default=None,
+        ge=0,
+        reruns=Reruns.NEVER,
+    )
+
+
+@section
 class Slurm(Section):
     """The resources that a job asks of a cluster."""
 
@@ -545,6 +557,9 @@ class Configuration(Section):
         reruns=Reruns.NEVER,
     )
     evaluate: Evaluate = subsection(Evaluate, "what is measured of every stage's model")
+    energy: Energy = subsection(
+        Energy, "what `nanoeuler plan` says beside joules", reruns=Reruns.NEVER
+    )
     slurm: Slurm = subsection(
         Slurm,
         "what a job asks of a cluster (used with --workflow-profile profiles/slurm)",

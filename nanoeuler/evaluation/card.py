@@ -177,6 +177,7 @@ def summarise_stage(stage: Stage) -> Json:
         "steps": stage.last.get("step"),
         "tokens": stage.last.get("tokens"),
         "seconds": stage.last.get("seconds"),
+        "joules": stage.joules,
         "loss": stage.steps[-1].get("loss") if stage.steps else None,
         "tokens_per_second": stage.tokens_per_second,
         "mfu": stage.mfu,

@@ -2,12 +2,13 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
 from nanoeuler.config.stages import BY_NAME, in_order
 from nanoeuler.log import format_seconds
+from nanoeuler.system.energy import ENERGIES
 
 UNITS = {"h": " h ", "m": " min ", "s": " s"}
 NARROW = "\u202f"
@@ -40,9 +41,13 @@ def short_count(value: float) -> str:
     return significant(value, 3)
 
 
-def size(value: float) -> str:
+def size(value: float, unit: str = "B") -> str:
     """Bytes in decimal units."""
-    return short_count(value) + ("B" if value >= 999.5 else f"{NARROW}B")
+    return short_count(value) + (unit if value >= 999.5 else f"{NARROW}{unit}")
+
+
+def joules(value: float) -> str:
+    return size(value, "J")
 
 
 def significant(value: float, digits: int) -> str:
@@ -80,6 +85,11 @@ def duration(seconds: float) -> str:
     return re.sub("[hms]", lambda found: UNITS[found[0]], format_seconds(seconds)).strip()
 
 
+def energy(taken: Mapping[str, float]) -> str:
+    """46.1 kJ GPU + 3.2 kJ CPU, as far as it is measured."""
+    return " + ".join(f"{joules(taken[kind])} {ENERGIES[kind]}" for kind in taken) or "not measured"
+
+
 def css_share(value: float, whole: float) -> str:
     """A length in CSS; NaN has none."""
     return f"{100 * min(1.0, max(0.0, value / whole)):.2f}%"
@@ -98,6 +108,6 @@ def markdown_cell(cell: str) -> str:
 
 FILTERS = (
     *(stage_name, stage_colour, enumeration, with_commas, short_count, size, significant),
-    *(percent, decimals, scientific, duration),
+    *(percent, decimals, scientific, duration, energy),
     *(css_share, paragraph, markdown_cell),
 )

@@ -18,10 +18,11 @@ from typing import Any
 from nanoeuler import log
 from nanoeuler.config.stages import in_order, is_baseline
 from nanoeuler.errors import UserError
-from nanoeuler.evaluation.formats import decimals, duration, percent, short_count
+from nanoeuler.evaluation.formats import decimals, duration, joules, percent, short_count
 from nanoeuler.evaluation.report.gather import Run, gather, is_run, kept_configuration
 from nanoeuler.evaluation.report.side_by_side import name_runs, shown
 from nanoeuler.evaluation.scores import score_lines
+from nanoeuler.system.energy import ENERGIES
 
 Record = dict[str, Any]
 
@@ -40,6 +41,7 @@ SHOWN: dict[str, Callable[[Any], str]] = {
     "parameters": short_count,
     "tokens": short_count,
     "seconds": duration,
+    **dict.fromkeys(ENERGIES, joules),
     "tokens_per_second": short_count,
     "mfu": percent,
     "bits_per_byte": decimals,
@@ -137,6 +139,7 @@ def describe(name: str, run: Run, columns: Mapping[str, str]) -> Record:
         **{columns[source]: value for source, value in run.bits_per_byte.items()},
         **{key: value for key, value in scores.items() if not key.startswith("bits_per_byte")},
         "seconds": sum(stage.last.get("seconds") or 0 for stage in run.stages.values()),
+        **run.joules,
         "parameters": run.first.parameters,
         "tokens": run.first.last.get("tokens"),
         "tokens_per_second": run.first.tokens_per_second,

@@ -42,7 +42,12 @@ class Header(TypedDict, total=False):
     skipped: list[Pair[Count]]
 
 
-class Measurement(TypedDict):
+class Energy(TypedDict, total=False):
+    gpu_joules: Amount
+    cpu_joules: Amount
+
+
+class Measurement(Energy):
     step: Count
     tokens: Count
     seconds: Amount
@@ -65,6 +70,7 @@ class Validation(Measurement):
 
 class PlannedStage(TypedDict):
     seconds: Amount | None
+    joules: NotRequired[dict[str, Amount]]
 
 
 class PlannedScore(TypedDict):

@@ -59,7 +59,7 @@ class Arm:
     change: Change  # of the base's configuration; empty for the base itself
     config: Config  # but for seed, tokens and folders
     tokens: int | None  # of a trial; None until the speed is measured
-    tokens_per_second: float | None = None  # where the budget is one of time
+    tokens_per_second: float | None = None  # where the budget is one of time or energy
 
     @property
     def title(self) -> str:
@@ -93,7 +93,8 @@ class Experiment:
     arms: tuple[Arm, ...]
     seeds: tuple[int, ...]
     level: float
-    minutes: float | None  # of training in a trial; None where tokens are given
+    unit: str  # of what a trial takes: tokens, minutes or joules
+    amount: float
     question: Mapping[str, Any]
 
     # ---- trials
@@ -163,13 +164,21 @@ class Experiment:
         return {steps: self.trial(arm, self.seeds[0]) / SPEED for steps, arm in first.items()}
 
     def with_tokens(self) -> "Experiment":
-        """This experiment with the tokens that its arms read within the minutes, as they were
-        timed."""
-        speeds = {steps: speed_in(file) for steps, file in self.timed().items()}
-        assert self.minutes
+        """This experiment with the tokens that its arms read within the minutes or joules, as they
+        were timed. Raises `UserError` where energy is not measured."""
+        costs = {steps: cost_of_token(file) for steps, file in self.timed().items()}
+        if self.unit not in costs[self.arms[0].steps]:
+            raise UserError(
+                "--joules: this machine shows no counter of energy (docs/energy.md says which "
+                "there are); give --minutes"
+            )
         arms = [
-            replace(arm, tokens=int(60 * self.minutes * speed), tokens_per_second=speed)
-            for arm, speed in ((arm, speeds[arm.steps]) for arm in self.arms)
+            replace(
+                arm,
+                tokens=int(self.amount / cost[self.unit]),
+                tokens_per_second=1 / cost["seconds"],
+            )
+            for arm, cost in ((arm, costs[arm.steps]) for arm in self.arms)
         ]
         return replace(self, arms=tuple(arms)).checked()
 
@@ -178,12 +187,11 @@ class Experiment:
         for arm in self.arms:
             least = LEAST_STEPS * arm.config["pretrain"]["batch_tokens"]
             if arm.tokens is not None and arm.tokens < least:
-                speed = arm.tokens_per_second
-                given = f"--minutes {self.minutes:g}" if speed else f"--tokens {arm.tokens}"
-                enough = f"{least / speed / 60:.2g} minutes" if speed else f"{least} tokens"
+                enough = self.amount * least / max(1, arm.tokens)
                 raise UserError(
-                    f"{given}: {arm.title} would take {arm.tokens:,} tokens, fewer than "
-                    f"{LEAST_STEPS} steps, too few to measure; give {enough} or more"
+                    f"--{self.unit} {self.amount:g}: {arm.title} would take {arm.tokens:,} tokens, "
+                    f"fewer than {LEAST_STEPS} steps, too few to measure; give {enough:.4g} "
+                    f"{self.unit} or more"
                 )
         return self
 
@@ -198,7 +206,7 @@ class Experiment:
             "arms": [{key: getattr(arm, key) for key in kept} for arm in self.arms],
             "seeds": self.seeds,
             "level": self.level,
-            "minutes": self.minutes,
+            self.unit: self.amount,
             "question": self.question,
         }
         write_json(self.folder / QUESTION, seal(described))
@@ -222,16 +230,18 @@ def prepare(
     seeds: Sequence[int] | int,
     level: float,
     *,
-    tokens: int | None,
-    minutes: float | None,
+    unit: str,
+    amount: float,
     name: str | None,
 ) -> Experiment:
     """The experiment that is asked for, with what an earlier attempt has measured.
 
-    `seeds` may be their number, from that of the configuration on. Raises `UserError` for a change
-    that is none, and where the folder holds another question.
+    `seeds` may be their number, from that of the configuration on. A trial takes an `amount` of a
+    `unit`: tokens, minutes or joules. Raises `UserError` for a change that is none, and where the
+    folder holds another question.
     """
     given: Config = {"max_hours": None}
+    tokens = int(amount) if unit == "tokens" else None
     if tokens:
         given["pretrain"] = {"tokens": tokens}
     arms: dict[str, Arm] = {}  # by what they train
@@ -251,7 +261,7 @@ def prepare(
     question = {
         "data": [rule_identity(base.config, rule) for rule in DATA_RULES],
         "arms": list(arms),
-        "budget": {"tokens": tokens, "minutes": minutes},
+        "budget": {"tokens": None, "minutes": None, unit: amount},
         "seeds": [*seeds],
         "level": level,
     }
@@ -259,7 +269,7 @@ def prepare(
     short = sha256_text(canonical_json(question))[:8]
     folder = Path(results, "experiments", name or f"{run}-{short}")
     asked = Experiment(
-        str(file), folder, tuple(arms.values()), tuple(seeds), level, minutes, question
+        str(file), folder, tuple(arms.values()), tuple(seeds), level, unit, amount, question
     )
     return resumed(asked.checked()) if folder.exists() else asked.checked()
 
@@ -289,9 +299,11 @@ def arm_name(change: Change, taken: Container[str]) -> str:
     return next(each for each in itertools.chain([name], numbered) if each not in taken)
 
 
-def speed_in(file: Path) -> float:
-    """Tokens per second of pretraining in a plan of it, as `nanoeuler plan --json` prints it."""
+def cost_of_token(file: Path) -> dict[str, float]:
+    """Seconds, minutes, and joules where they are measured, of a token of pretraining in a plan of
+    it, as `nanoeuler plan --json` prints it."""
     plan = read_json(file)
     stage = plan["stages"]["pretrain"]
-    of_token = stage["depth"] / plan["tokens_per_second"] + stage["updates"] / stage["tokens"]
-    return float(1 / of_token)
+    seconds = stage["depth"] / plan["tokens_per_second"] + stage["updates"] / stage["tokens"]
+    joules = {"joules": seconds * sum(stage["watts"].values())} if stage["watts"] else {}
+    return {"seconds": seconds, "minutes": seconds / 60, **joules}

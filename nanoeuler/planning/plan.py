@@ -85,6 +85,8 @@ class StageCost:
     updates: float = 0.0  # seconds that those of another optimizer take beyond AdamW's
     start: float = 0.0  # seconds of a GPU's start
     pace: float = 1.0  # its tokens/s, as a share of those of pretraining
+    watts: dict[str, float] = field(default_factory=dict)  # where they are measured
+    joules: dict[str, float] = field(default_factory=dict)
 
     def work(self, model: ModelConfig) -> float:
         """Its work, in tokens of training the whole `model`; scoring reads with one head."""

@@ -4,7 +4,7 @@ among several GPUs, or rates are taken that were measured elsewhere."""
 import statistics
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.spec import training_flops_per_token
 from nanoeuler.planning.plan import Config, Plan, estimate_results, is_too_long, settings_of
+from nanoeuler.system.energy import CPU, GPU, Meter
 from nanoeuler.training.micro_batches import even_share, fitting_rows
 from nanoeuler.training.optimizer.adamw import AdamW
 from nanoeuler.training.optimizer.optimizer import OptimizerSettings, optimizer_of
@@ -66,14 +67,16 @@ def probe(config: Config, backend: "Backend", plan: Plan, seconds: float = PROBE
     run, too.
     """
     pretrain = Pretrain.read(config["pretrain"])
-    tokens, step = time_steps(config, backend, pretrain, ADAMW, seconds, plan.gpus)
+    tokens, step, watts = time_steps(config, backend, pretrain, ADAMW, seconds, plan.gpus)
     set_rate(config, plan, tokens / step)
     hopeless = plan.gpus == 1 and is_too_long(config, plan)
     if "pretrain" in plan.stages and pretrain.optimizer != "adamw" and not hopeless:
         optimizer = optimizer_of(pretrain)
-        _, other = time_steps(config, backend, pretrain, optimizer, seconds, plan.gpus)
+        _, other, watts = time_steps(config, backend, pretrain, optimizer, seconds, plan.gpus)
         longer = max(0.0, other - step)
         plan.stages["pretrain"].updates = longer * pretrain.tokens / pretrain.batch_tokens
+    for stage in plan.stages.values():
+        stage.watts = watts
     set_rate(config, plan, tokens / step)
 
 
@@ -89,15 +92,16 @@ def probe_tuning(
     finds out about products of these sizes is kept for the run.
     """
     assert plan.tokens_per_second is not None
-    paces = {form_of_steps(settings_of(config, "pretrain")): 1.0}
+    watts = next((stage.watts for stage in plan.stages.values()), {})
+    forms = {form_of_steps(settings_of(config, "pretrain")): (1.0, watts)}
     for name, stage in plan.stages.items():
         settings = settings_of(config, name)
         form = form_of_steps(settings)
-        if form not in paces:
+        if form not in forms:
             backend = engine(settings)
-            tokens, step = time_steps(config, backend, settings, ADAMW, seconds, plan.gpus)
-            paces[form] = tokens / step / plan.tokens_per_second
-        stage.pace = paces[form]
+            tokens, step, watts = time_steps(config, backend, settings, ADAMW, seconds, plan.gpus)
+            forms[form] = tokens / step / plan.tokens_per_second, watts
+        stage.pace, stage.watts = forms[form]
         stage.start = DEVICE_START
     set_rate(config, plan, plan.tokens_per_second)
 
@@ -108,6 +112,14 @@ def form_of_steps(settings: Training) -> tuple:
     return *formats, settings.batch_tokens
 
 
+class Timed(NamedTuple):
+    """Steps like those of a stage."""
+
+    tokens: int  # of each
+    seconds: float  # of the median
+    watts: dict[str, float]  # while they ran, where it is measured
+
+
 def time_steps(
     config: Config,
     backend: "Backend",
@@ -115,8 +127,8 @@ def time_steps(
     optimizer: OptimizerSettings,
     seconds: float,
     gpus: int,
-) -> tuple[int, float]:
-    """Tokens of a step like those of a stage, and how long it takes: see `probe`."""
+) -> Timed:
+    """Time steps like those of a stage: see `probe`."""
     model = ModelConfig.from_dict(config["model"])
     length, recompute = model.context, settings.recompute
     batch_tokens = settings.batch_tokens // gpus
@@ -135,16 +147,22 @@ def time_steps(
     name = type(optimizer).__name__
     log.line("plan", f"timing steps of {rows * length:,} tokens on {backend.name} ({name})")
     durations: list[float] = []
+    device = backend.device
+    meter = Meter(device.address if device else None, cpu=True)
     state.stage(stream.rows(0).padded(at_once))
     while len(durations) <= first or sum(durations[first:]) < seconds:
         began = time.monotonic()
+        if len(durations) == first:
+            counting, before = began, meter.joules()
         state.start(at_once, 0.0)
         state.stage(stream.rows(len(durations) + 1).padded(at_once))  # while a device computes
         state.finish()
         durations.append(time.monotonic() - began)
         if durations[-1] > TOLD_SECONDS:
             log.line("plan", f"step {len(durations)} took {log.format_seconds(durations[-1])}")
-    return rows * length, statistics.median(durations[first:])
+    taken, counted = meter.joules(), time.monotonic() - counting
+    watts = {kind: (taken[kind] - before[kind]) / counted for kind in taken}
+    return Timed(rows * length, statistics.median(durations[first:]), watts)
 
 
 def set_rate(config: Config, plan: Plan, tokens_per_second: float) -> None:
@@ -155,6 +173,7 @@ def set_rate(config: Config, plan: Plan, tokens_per_second: float) -> None:
         stage.seconds = stage.work(model) / (stage.pace * tokens_per_second)
         stage.seconds += stage.updates + stage.start
         stage.seconds += (plan.checkpoint + 4 * plan.parameters) / WRITING  # at its end
+        stage.joules = {kind: watts * stage.seconds for kind, watts in stage.watts.items()}
     estimate_results(plan, config)
 
 
@@ -187,7 +206,11 @@ def share(config: Config, plan: Plan) -> None:
     shared_out = 4 * (len(AdamW.tensor_powers) + copied)
     plan.step_traffic = (sums + weight) / 2 * both_ways
     plan.gpu_memory = (kept_by_all + shared_out / gpus) * plan.parameters
-    several_hosts = gpus > HOST_GPUS
+    hosts = -(-gpus // HOST_GPUS)
+    several_hosts = hosts > 1
+    for stage in plan.stages.values():
+        devices = {GPU: gpus, CPU: hosts}
+        stage.watts = {kind: devices[kind] * watts for kind, watts in stage.watts.items()}
     of_each = config["pretrain"]["batch_tokens"] / gpus
     alone = of_each / plan.tokens_per_second
     waiting = plan.step_traffic / NETWORK if several_hosts else WAITING * both_ways

@@ -23,6 +23,7 @@ from nanoeuler.model.files import SavedModel, save_model
 from nanoeuler.model.quantized import QuantizedBuffer
 from nanoeuler.model.spec import parameter_count, trained_table
 from nanoeuler.system import provenance
+from nanoeuler.system.energy import ENERGIES
 from nanoeuler.training.checkpoint import EARLY, REWIND_STEPS, Checkpoints, Saver
 from nanoeuler.training.job import Job
 from nanoeuler.training.lock import FolderLock
@@ -35,6 +36,8 @@ from nanoeuler.training.state import StepResult, TrainingState
 from nanoeuler.training.stopping import Stopped, catch_signals
 from nanoeuler.training.worker import Worker
 
+COSTS = "seconds", *ENERGIES
+"""What a stage takes, as a checkpoint and the lines of metrics.jsonl have it, where it is known."""
 SHOWN = 3
 """How many of the notes on a step's rows the progress line has, those that come first."""
 
@@ -93,7 +96,9 @@ class Trainer:
         self.saver = Saver(checkpoints, job.settings, job.schedule)
         self.finished = False
         self.notes: dict[str, float] = {}  # of the rows that were handed over last
-        self.seconds_before = 0.0  # spent by earlier attempts
+        self.before = dict.fromkeys(COSTS, 0.0)  # spent by earlier attempts
+        self.energy: dict[str, str] = {}  # for the progress line
+        self.worker.joules()
         self.began = time.monotonic()
         peak = job.backend.peak_flops
         self.peak: float | None = peak * job.group.size if peak else None
@@ -115,7 +120,7 @@ class Trainer:
         """Take over everything that the checkpoint `saved` holds."""
         job, total = self.job, self.job.schedule.total_steps
         self.skipped = Skipped(saved["skipped"], saved["rewinds"])
-        self.seconds_before = saved["seconds"]
+        self.before = {cost: saved[cost] for cost in COSTS if cost in saved}
         self.worker.resume(saved)
         self.restore(saved)
         ended = saved["step"] == total or self.stalled()  # "finished" alone could be a flipped bit
@@ -240,6 +245,7 @@ class Trainer:
                     loss=result.first_head_loss,
                     mfu=f"{mfu:.0%}" if mfu else "n/a",
                     **{key: f"{value:.3g}" for key, value in [*self.notes.items()][:SHOWN]},
+                    **self.energy,
                 )
                 if self.state.step % job.settings.log_every == 0 or self.state.step == total:
                     self.record(result, learning_rate, speed, mfu)
@@ -250,8 +256,8 @@ class Trainer:
                     raise Stopped(received[0])
                 with throughput.paused():
                     self.save_and_validate()
-        if self.finished:  # with the time that it took, not that of exporting it again
-            self.write(finished=True, seconds=self.seconds_before)
+        if self.finished:  # with what it took, not what exporting it again takes
+            self.write(finished=True, **self.before)
         else:
             self.finish()
         return self.export()
@@ -359,15 +365,20 @@ class Trainer:
 
     # ---- measurements
 
-    def seconds(self) -> float:
-        """Time spent on the job, by earlier attempts too."""
-        return self.seconds_before + time.monotonic() - self.began
+    def spent(self) -> dict[str, float]:
+        """What the job took, earlier attempts included, as far as all of them were measured."""
+        now = {"seconds": time.monotonic() - self.began, **self.worker.joules()}
+        self.before = {cost: value for cost, value in self.before.items() if cost in now}
+        spent = {cost: before + now[cost] for cost, before in self.before.items()}
+        if joules := sum(spent.get(kind, 0.0) for kind in ENERGIES):
+            self.energy = {"energy": f"{log.rounded(joules)}J"}
+        return spent
 
     def write(self, **values: Any) -> None:
         """Append a line about the present step to metrics.jsonl."""
         step = self.state.step
         tokens = step * self.job.tokens_per_step
-        self.metrics.write(**{"step": step, "tokens": tokens, "seconds": self.seconds(), **values})
+        self.metrics.write(**{"step": step, "tokens": tokens, **self.spent(), **values})
 
     def record(
         self, result: StepResult, learning_rate: float, speed: float, mfu: float | None
@@ -419,7 +430,7 @@ class Trainer:
             "skipped": self.skipped.ranges,
             "rewinds": self.skipped.rewinds,
             "finished": self.finished,
-            "seconds": self.seconds(),
+            **self.spent(),
             "algorithms": job.backend.algorithms,
             **({"memory": job.memory.saved} if job.memory else {}),
             **({"scales": scales} if (scales := job.backend.runtime.scales) else {}),
@@ -489,7 +500,7 @@ class Trainer:
             ),
             tensors=tensors,
         )
-        log.line("model", str(job.model_folder), step=step)
+        log.line("model", str(job.model_folder), step=step, **self.energy)
         return job.model_folder
 
 

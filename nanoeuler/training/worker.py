@@ -5,6 +5,7 @@ make the same one.
 """
 
 import functools
+import platform
 from collections.abc import Callable
 from typing import Any, TypeVar, TypeVarTuple
 
@@ -13,6 +14,7 @@ import numpy as np
 from nanoeuler.model.config import ModelConfig, refined
 from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.refining import refine
+from nanoeuler.system.energy import ENERGIES, Meter
 from nanoeuler.training.checkpoint import Checkpoints
 from nanoeuler.training.dropout import Dropping, dropout_seeds
 from nanoeuler.training.job import Job, Scores
@@ -134,6 +136,25 @@ class Worker:
         """The scores on held-out data, of which each rank computes a part."""
         self.state.settle()
         return self.job.validate(self.state.model)
+
+    @functools.cached_property
+    def meter(self) -> Meter:
+        """The first rank on a machine counts its processors, each its GPU."""
+        device, machines = self.job.backend.device, self.job.group.exchange(platform.node())
+        first = machines.index(platform.node()) == self.job.group.rank
+        return Meter(device.address if device else None, cpu=first)
+
+    @everywhere
+    def joules(self) -> dict[str, float]:
+        """On rank 0: what devices of all ranks took since the first call, where all of their kind
+        are measured."""
+        own = self.meter.joules()
+        ranks = [own, *self.job.group.collect(own)]
+        return {
+            kind: sum(each[kind] for each in ranks)
+            for kind in ENERGIES
+            if all(kind in each for each in ranks)
+        }
 
     # ---- a step
 

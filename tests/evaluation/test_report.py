@@ -255,15 +255,29 @@ def test_the_rules_stand_with_the_time_that_each_took(run):
 
 def test_what_was_planned_stands_beside_what_it_took(tmp_path):
     config, folder = fabricated.fabricate(tmp_path)
-    stages = {"pretrain": {"seconds": 100.0}, "sft": {"seconds": None}, "dpo": {"seconds": 9.0}}
+    energy = {"gpu_joules": 50_000.0, "cpu_joules": 8000.0}
+    stages = {
+        "pretrain": {"seconds": 100.0, "joules": energy},
+        "sft": {"seconds": None},
+        "dpo": {"seconds": 9.0},
+    }
     disk = {"data_disk": 0.0, "results_disk": 4e6, "results_peak": 4e6}
     plan = {**disk, "memory": 1e9, "stages": stages}
     plan["bits_per_byte"] = {"gutenberg": {"low": 1.9, "middle": 2.0, "high": 2.1}}
     fabricated.write(folder / "plan.json", plan)
+    metrics = folder / "pretrain/metrics.jsonl"
+    *lines, last = metrics.read_text().splitlines()
+    lines.append(json.dumps(json.loads(last) | {"gpu_joules": 46_100.0}))
+    metrics.write_text("\n".join(lines))
     run = gather(config, folder)
+    assert summarise(run)["stages"]["pretrain"]["joules"] == {"gpu_joules": 46_100.0}
     trained = run.stages["pretrain"].finished["seconds"]
     text = Outline(page(run)).text
     assert f"of planned pretrained, time 1 min 40 s {duration(trained)} {trained:.0f}" in text
+    assert "pretrained, energy of the GPU 50 kJ 46.1 kJ 92 %" in text
+    assert "pretrained, energy of the CPU 8 kJ – –" in text
+    assert re.search(r"pretrained [^%]* n/a 46.1 kJ GPU", text)
+    assert "n/a not measured" in text  # after sft
     assert f"time – {duration(run.stages['sft'].finished['seconds'])} –" in text
     assert "aligned, time 9 s – –" in text
     assert "memory of a training process, at least 1 GB 1.25 GB 125" in text

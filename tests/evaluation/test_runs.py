@@ -38,6 +38,23 @@ def test_a_table_has_scores_cost_and_the_settings_that_differ(places, capsys, mo
     assert " 1.734 " in shallow
 
 
+def test_energy_is_that_of_all_stages_where_all_were_measured(places, capsys):
+    def measured(run, **joules):
+        for path in Path(run).glob("*/*/metrics.jsonl"):
+            *lines, last = path.read_text().splitlines()
+            path.write_text("\n".join([*lines, json.dumps(json.loads(last) | joules)]) + "\n")
+
+    measured(places[0], gpu_joules=23_050.0, cpu_joules=1500.0)
+    measured(places[1], gpu_joules=1000.0)
+    found = json.loads(listed(capsys, *places, "--json"))
+    assert [each["gpu_joules"] for each in found] == [46_100.0, 3000.0]
+    assert [each.get("cpu_joules") for each in found] == [3000.0, None]
+    columns = "--columns", "gpu_joules", "cpu_joules"
+    _, shallow, deep = listed(capsys, *places, *columns).splitlines()
+    assert shallow.split() == ["shallow", "46.1", "kJ", "3", "kJ"]
+    assert deep.split() == ["deep", "3", "kJ", "–"]
+
+
 def test_runs_are_sorted_and_chosen_by_any_key(places, capsys):
     def names(*arguments):
         return [each["run"] for each in json.loads(listed(capsys, *places, "--json", *arguments))]

@@ -38,6 +38,17 @@ def folders(tmp_path):
     ]
 
 
+def test_energy_stands_with_the_cost_of_training(folders, tmp_path):
+    metrics = folders[1] / "pretrain/metrics.jsonl"
+    *lines, last = metrics.read_text().splitlines()
+    lines.append(json.dumps(json.loads(last) | {"gpu_joules": 46_100.0}))
+    metrics.write_text("\n".join(lines))
+    runs = [gather(kept_configuration(folder), folder) for folder in folders]
+    text = Outline(side_by_side(name_runs(folders, runs))).text
+    assert "energy, GPU – 46.1 kJ –" in text
+    assert "energy, CPU" not in text
+
+
 def test_the_command_puts_runs_side_by_side(folders, tmp_path):
     output = tmp_path / "both.html"
     assert main(["report", *map(str, folders), "--output", str(output)]) == 0

@@ -7,6 +7,11 @@ import sys
 import pytest
 from checkouts import ROOT
 
+from nanoeuler.errors import UserError
+from nanoeuler.experiments.changes import read_change
+from nanoeuler.experiments.experiment import prepare
+from nanoeuler.storage.files import write_json
+
 LESSONS = ROOT / "config" / "lessons.yaml"
 CHANGES = ("--change", "pretrain.learning_rate=2e-3", "--change", "pretrain={weight_decay: 0.2}")
 
@@ -64,3 +69,20 @@ def test_what_cannot_be_compared_is_refused_in_a_sentence(tmp_path, arguments, w
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "results").exists()
+
+
+def test_joules_are_tokens_by_what_a_token_takes(tmp_path):
+    changes = [read_change(text) for text in CHANGES[1::2]]
+    asked = prepare(
+        LESSONS, changes, [1, 2], 0.01, unit="joules", amount=6000.0, name=str(tmp_path / "mine")
+    )
+    (speed,) = set(asked.timed().values())  # the changes don't change how long a step takes
+    stage = {"depth": 0.5, "updates": 2.0, "tokens": 1000, "watts": {"cpu_joules": 30.0}}
+    write_json(speed, {"tokens_per_second": 1000.0, "stages": {"pretrain": stage}})
+    of_token = 0.5 / 1000 + 2 / 1000  # seconds
+    for arm in asked.with_tokens().arms:
+        assert arm.tokens == int(6000 / (30 * of_token))
+        assert arm.tokens_per_second == pytest.approx(1 / of_token)
+    write_json(speed, {"tokens_per_second": 1000.0, "stages": {"pretrain": stage | {"watts": {}}}})
+    with pytest.raises(UserError, match="--joules: this machine shows no counter of energy"):
+        asked.with_tokens()

@@ -2,6 +2,7 @@
 
 import logging
 import math
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,6 +14,9 @@ from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.spec import training_flops_per_token
 from nanoeuler.planning import plan as planning
 from nanoeuler.planning import speed as planned_speed
+from nanoeuler.system import energy
+from nanoeuler.system.energy import CPU
+from tests.energy import zone
 from tests.plans import in_an_empty_folder, plan_of  # noqa: F401 (a fixture)
 
 
@@ -52,7 +56,7 @@ def test_a_gpu_is_timed_with_steps_of_pretraining_once_they_are_recorded(monkeyp
     """Small ones would leave parts of it idle, and the first three find out how to run fast."""
 
     class OnDevice(Clocked):
-        device = "stands for one"
+        device = SimpleNamespace(address=None)
         updates = 0
 
         def move(self, *arguments):
@@ -151,7 +155,7 @@ def test_on_a_gpu_tuning_is_timed_in_its_own_precision_and_size(monkeypatch):
     """Which also finds the algorithms of its products before the run does."""
 
     class OnDevice(Clocked):
-        device = "stands for one"
+        device = SimpleNamespace(address=None)
 
         def __init__(self, seconds):
             super().__init__()
@@ -181,6 +185,43 @@ def test_on_a_gpu_tuning_is_timed_in_its_own_precision_and_size(monkeypatch):
         stage = plan.stages[name]
         expected = stage.work(model) / rate + planned_speed.DEVICE_START
         assert stage.seconds == pytest.approx(expected)
+
+
+def test_energy_is_foretold_by_what_the_timed_steps_took(monkeypatch, tmp_path):
+    """Of a package that takes 50 W: 5 joules in each step of a tenth of a second."""
+    file = zone(tmp_path, "intel-rapl:0", "package-0")
+    monkeypatch.setattr(energy, "POWERCAP", tmp_path)
+
+    class Warm(Clocked):
+        def move(self, *arguments):
+            super().move(*arguments)
+            file.write_text(f"{self.time * 50e6:.0f}")
+
+    clocked = Warm()
+    clocked.first_update = 10.0  # which takes more, and does not count
+    config, plan = plan_of("config", "model.layers=1", "energy.grams_per_kwh=380")
+    monkeypatch.setattr(planned_speed, "time", clocked)
+    config["pretrain"]["optimizer"] = "adamw"
+    planned_speed.probe(config, clocked, plan, seconds=0.3)
+    for stage in plan.stages.values():
+        assert stage.joules == {CPU: pytest.approx(50 * stage.seconds)}
+    hours = 50 * plan.seconds / 3.6e6
+    (said,) = [
+        line
+        for line in plan_text.describe(config, plan).splitlines()
+        if line.startswith("  energy")
+    ]
+    assert f" CPU, {hours:.3g} kWh, {380 * hours:,.3g} g of CO₂" in said
+    plan.gpus = 16  # of two hosts, each with its processors
+    planned_speed.share(config, plan)
+    for stage in plan.stages.values():
+        assert stage.joules == {CPU: pytest.approx(100 * stage.seconds)}
+
+
+def test_energy_that_no_counter_shows_is_not_foretold(monkeypatch, tmp_path):
+    monkeypatch.setattr(energy, "POWERCAP", tmp_path)
+    plan = probed(monkeypatch, Clocked())
+    assert "energy" not in plan_text.describe(load("config/config.yaml"), plan)
 
 
 def test_gpus_wait_as_long_as_was_measured_with_two():

@@ -90,6 +90,7 @@ class Device:
 
         names = {index: cupy.cuda.runtime.deviceGetPCIBusId(index) for index in usable()}
         self.index, self.lease = take_free(names)
+        self.address = names[self.index]
         try:
             cupy.cuda.Device(self.index).use()
             free = self.free_memory

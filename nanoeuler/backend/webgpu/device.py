@@ -125,6 +125,7 @@ class Device:
     """The adapter that this process computes on, opened."""
 
     shared = False  # WebGPU does not tell
+    address = None  # nor this
 
     def __init__(self, adapter: "wgpu.GPUAdapter"):
         self.adapter, self.name = adapter, adapter.info["device"]

@@ -11,6 +11,7 @@ from nanoeuler.evaluation.formats import (
     decimals,
     duration,
     enumeration,
+    joules,
     percent,
     scientific,
     short_count,
@@ -21,6 +22,7 @@ from nanoeuler.evaluation.formats import (
 from nanoeuler.evaluation.report.gather import Json, Run
 from nanoeuler.evaluation.report.rendering import render
 from nanoeuler.model.companions import is_non_commercial
+from nanoeuler.system.energy import ENERGIES
 from nanoeuler.tokenizer import Tokenizer
 
 LONGEST_TOKENS = 24
@@ -151,9 +153,12 @@ def planned(run: Run) -> Markup:
         return Markup()
     rows = []
     for name, stage in plan["stages"].items():
-        finished = run.stages[name].finished if name in run.stages else None
-        seconds = finished["seconds"] if finished else None
-        rows.append(planned_row(f"{stage_name(name)}, time", stage["seconds"], seconds, duration))
+        finished = (run.stages[name].finished if name in run.stages else None) or {}
+        title, seconds = stage_name(name), finished.get("seconds")
+        rows.append(planned_row(f"{title}, time", stage["seconds"], seconds, duration))
+        for kind, amount in stage.get("joules", {}).items():
+            what = f"{title}, energy of the {ENERGIES[kind]}"
+            rows.append(planned_row(what, amount, finished.get(kind), joules))
     for source, bits in plan["bits_per_byte"].items():
         name, measured = f"bits per byte, {source}", run.bits_per_byte.get(source)
         found = planned_row(name, bits["middle"], measured, decimals)

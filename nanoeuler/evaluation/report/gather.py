@@ -20,6 +20,7 @@ from nanoeuler.storage.files import read_json
 from nanoeuler.storage.integrity import Origin, read_sealed
 from nanoeuler.storage.shape import check_shape, read_lines
 from nanoeuler.storage.timing import read_times
+from nanoeuler.system.energy import ENERGIES
 
 Json = dict[str, Any]
 """An object of a JSON file."""
@@ -100,6 +101,11 @@ class Stage:
         return self.median("tokens_per_second")
 
     @property
+    def joules(self) -> dict[str, float]:
+        """Energy of the GPUs and of the processors, as far as it was measured."""
+        return {kind: self.last[kind] for kind in ENERGIES if kind in self.last}
+
+    @property
     def mfu(self) -> float | None:
         """Model FLOPs utilisation: share of the device's peak; None where the peak is unknown."""
         return self.median("mfu")
@@ -150,6 +156,16 @@ class Run:
         return (
             {source: each["bits_per_byte"] for source, each in held_out.items()} or measured or {}
         )
+
+    @property
+    def joules(self) -> dict[str, float]:
+        """Energy of all stages, as far as all were measured."""
+        each = [stage.joules for stage in self.stages.values() if stage.last]
+        return {
+            kind: sum(taken[kind] for taken in each)
+            for kind in ENERGIES
+            if each and all(kind in taken for taken in each)
+        }
 
     @property
     def evaluations(self) -> dict[str, Json]:

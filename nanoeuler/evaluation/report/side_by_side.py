@@ -17,6 +17,7 @@ from nanoeuler.evaluation.formats import (
     decimals,
     duration,
     enumeration,
+    joules,
     short_count,
     stage_name,
     with_commas,
@@ -33,6 +34,7 @@ from nanoeuler.evaluation.report.training import (
     validation_series,
 )
 from nanoeuler.evaluation.scores import Line, Row, names_in, score_lines, score_rows
+from nanoeuler.system.energy import ENERGIES
 
 COLOURS = 5
 """In the palette: a sixth run has the first one's colour again."""
@@ -204,6 +206,10 @@ def cost_rows(stages: list[Stage]) -> list[Row]:
     lines = (
         Line("tokens read in training", [each.last.get("tokens") for each in stages], short_count),
         Line("training time", [each.last.get("seconds") for each in stages], duration),
+        *(
+            Line(f"energy, {device}", [each.joules.get(kind) for each in stages], joules)
+            for kind, device in ENERGIES.items()
+        ),
         Line("tokens per second", [each.tokens_per_second for each in stages], with_commas),
         Line("MFU", [each.mfu for each in stages]),
     )

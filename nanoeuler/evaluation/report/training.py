@@ -11,6 +11,7 @@ from nanoeuler.config.stages import BY_SECTION, PRETRAIN, RL
 from nanoeuler.evaluation.formats import (
     decimals,
     duration,
+    energy,
     percent,
     scientific,
     short_count,
@@ -24,7 +25,7 @@ from nanoeuler.evaluation.report.rendering import render
 from nanoeuler.evaluation.scores import names_in
 
 SOURCE_COLOURS = (0, 2, 3, 1, 4)
-FACTS = ("steps", "tokens", "time", "tokens/s", "MFU")
+FACTS = ("steps", "tokens", "time", "tokens/s", "MFU", "energy")
 MOST_DOTS = 40
 """A line of more points has no dots on it."""
 
@@ -90,6 +91,7 @@ def facts(stage: Stage) -> list[str]:
         duration(stage.last["seconds"]),
         with_commas(rate) if rate else "–",
         percent(mfu) if mfu else "n/a",
+        energy(stage.joules),
     ]
 
 
