@@ -7,12 +7,12 @@
 #   make torture    runs under kill -9 and on full disks; `KILLS=200`
 #   make mutants    mistakes planted in the computation, and what catches each
 #   make install    .venv, and what to do next; `EXTRAS="serve gguf"` with optional packages, of
-#                   slurm serve gguf tokenizers forms events mkl webgpu
+#                   slurm serve gguf tokenizers forms events s3 mkl webgpu
 #   make lock       renew requirements/ from pyproject.toml (needs uv and the network)
 #   make clean      remove .venv and caches; data/ and results/ stay
 SHELL := bash
 BIN := .venv/bin
-LOCKS := core dev serve slurm mkl gguf tokenizers forms events webgpu cuda12 cuda13
+LOCKS := core dev serve slurm mkl gguf tokenizers forms events s3 webgpu cuda12 cuda13
 # The driver's version of CUDA; empty without a driver.
 CUDA := $(shell nvidia-smi 2>/dev/null | sed -nE \
   -e 's/.*CUDA Version: *12\..*/cuda12/p' -e 's/.*CUDA Version: *1[3-9]\..*/cuda13/p')

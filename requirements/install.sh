@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes .venv, installs the locked packages that a run needs, then this checkout (editable).
-#   requirements/install.sh [dev] [serve] [slurm] [mkl] [gguf] [tokenizers] [forms] [events] [webgpu]
-#     [cuda12 | cuda13]
+#   requirements/install.sh [dev] [serve] [slurm] [mkl] [gguf] [tokenizers] [forms] [events] [s3]
+#     [webgpu] [cuda12 | cuda13]
 # Uses uv if it is there and works, else the venv and pip that come with Python.
 set -euo pipefail
 cd "$(dirname "$0")/.."

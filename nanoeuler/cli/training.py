@@ -121,7 +121,8 @@ def run_stage(stage: Stage, options: argparse.Namespace) -> int:
                 options, group, settings.precision, settings.residual_precision
             )
             with explained(options.candidate) if options.candidate else nullcontext():
-                train(module_of(stage).job(inputs, backend, connected(group, backend)))
+                job = module_of(stage).job(inputs, backend, connected(group, backend))
+                train(job, config.get("checkpoint_mirror"))
         return 0
     except Stopped as stopped:
         how = "" if options.log else "; run the same command again to go on"  # else the workflow's

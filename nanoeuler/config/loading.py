@@ -33,6 +33,7 @@ from nanoeuler.model.config import ModelConfig, check_growth, is_whole_number
 from nanoeuler.storage.files import parse_json
 from nanoeuler.storage.names import FORM_OF_NAME, is_name
 from nanoeuler.storage.shape import describe
+from nanoeuler.storage.stores import has_secret
 
 Config = dict[str, Any]
 
@@ -248,6 +249,13 @@ class Consistency(Place):
                     f"is {brief(folder, LONGEST_PATH)}; give a folder without braces and line ends "
                     "in its name, and without a dash in front of it",
                 )
+        mirror = self.config["checkpoint_mirror"]
+        if mirror is not None and (has_secret(mirror) or not mirror.isprintable()):
+            self.refuse(  # which does not say what it is
+                ("checkpoint_mirror",),
+                "holds a password, a token or a line end, and logs would keep it; give the address "
+                "alone, and a credential by the environment or a file of your own",
+            )
 
     def check_corpus_sources(self) -> None:
         entries = self.corpus["sources"]

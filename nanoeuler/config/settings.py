@@ -532,6 +532,13 @@ class Configuration(Section):
     results_dir: str = key(
         "folder of the runs", default="results", min_length=1, reruns=Reruns.NEVER
     )
+    checkpoint_mirror: str | None = key(
+        "where checkpoints are copied to, and fetched from by a machine that has none: a path, or "
+        "an address such as s3://bucket/prefix; null copies none",
+        default=None,
+        min_length=1,
+        reruns=Reruns.NEVER,
+    )
     sources: str | None = key(
         "YAML file with every address that is downloaded, its size, hash and licence; null for a "
         "run of your own text alone",

@@ -24,7 +24,7 @@ FAMILIES = {
     "llama": "the Llama family (RMSNorm, rotary positions, grouped-query attention, SwiGLU)",
     "gpt2": "the GPT-2 family (LayerNorm, learned positions, multi-head attention, GELU, biases)",
 }
-LEFT_OUT = ("sources", "data_dir", "results_dir", "slurm")
+LEFT_OUT = ("sources", "data_dir", "results_dir", "checkpoint_mirror", "slurm")
 """Sections of the configuration that say nothing of the model."""
 
 

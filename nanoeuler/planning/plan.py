@@ -204,7 +204,10 @@ def estimate_results(plan: Plan, config: Config) -> None:
         form = trained_form(config, BY_NAME[name])
         trained = sum(tensor.size for tensor in trained_table(form))
         checkpoint, best = checkpoint_bytes(trained, AdamW), 4 * trained
-        peak = max(peak, finished + kept.most * checkpoint + kept.best * best)
+        peak_now = finished + kept.most * checkpoint + kept.best * best
+        if config["checkpoint_mirror"]:  # one that is being copied stays until then
+            peak_now += checkpoint + best
+        peak = max(peak, peak_now)
         model_folder = weights + TOKENIZER_ENTRY_BYTES * model.vocab_size
         earlier = BEST_IS_EARLIER * best * (settings.keep == "best")
         adapters = 4 * trained * (form.lora is not None)

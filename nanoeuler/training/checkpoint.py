@@ -12,7 +12,7 @@ import copy
 import re
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -233,8 +233,16 @@ take long, waits for the next."""
 class Saver:
     """Writes the checkpoints of a stage."""
 
-    def __init__(self, checkpoints: Checkpoints, settings: Training, schedule: Schedule):
+    def __init__(
+        self,
+        checkpoints: Checkpoints,
+        settings: Training,
+        schedule: Schedule,
+        written: Callable[[], None] | None = None,
+    ):
+        """The thread calls `written` when there is a new checkpoint."""
         self.checkpoints, self.settings, self.schedule = checkpoints, settings, schedule
+        self.written = written
         self.thread = ThreadPoolExecutor(1)
         self.writing: Future[None] | None = None
         self.step: int | None = None
@@ -265,6 +273,8 @@ class Saver:
             for step, tensors in states:
                 self.checkpoints.save(step, config, tensors, info)
             self.remove_old(last, finished=info["finished"])
+            if self.written:
+                self.written()
 
         self.writing = self.thread.submit(write)
         self.step, self.handed_over = last, time.monotonic()

@@ -7,6 +7,7 @@ a number are left out, see `resuming.py`.
 """
 
 import time
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from nanoeuler.training.job import Job
 from nanoeuler.training.lock import FolderLock
 from nanoeuler.training.measurements import Measurements, Metrics, Throughput, moved
 from nanoeuler.training.micro_batches import smaller_batch, smaller_model
+from nanoeuler.training.mirror import Mirror
 from nanoeuler.training.optimizer.optimizer import optimizer_of
 from nanoeuler.training.resuming import Skipped, changes, find_checkpoint
 from nanoeuler.training.start_check import Form, check_before_training
@@ -42,10 +44,11 @@ SHOWN = 3
 """How many of the notes on a step's rows the progress line has, those that come first."""
 
 
-def train(job: Job) -> Path:
+def train(job: Job, mirror: str | None = None) -> Path:
     """Run `job` to its end, from its newest checkpoint if there is one; returns the model folder.
 
-    A rank other than 0 takes its share of the steps, as rank 0 tells it.
+    `mirror` is an address to which checkpoints are copied. A rank other than 0 takes its share of
+    the steps, as rank 0 tells it.
 
     Raises `Stopped` after a signal. Raises `UserError` when the loss keeps being no number, when
     the disk or the memory is full, and when another trainer is at work in the folder.
@@ -72,9 +75,10 @@ def train(job: Job) -> Path:
                 job.facts["candidate"] = job.info["candidate"] = job.backend.candidate
             job.group.admit()
             job.prepare()
-            trainer = Trainer(job, checkpoints)
-            with trainer.saver.thread:
-                return trainer.run()
+            with Mirror(mirror, job, checkpoints).at_work() if mirror else nullcontext() as copies:
+                trainer = Trainer(job, checkpoints, copies)
+                with trainer.saver.thread:
+                    return trainer.run()
         except MemoryError as error:
             rows = trainer.worker.micro_batch_rows if trainer else None
             advice = smaller_model(job) if rows is None else smaller_batch(job, rows)
@@ -88,12 +92,13 @@ def train(job: Job) -> Path:
 class Trainer:
     """A job at work."""
 
-    def __init__(self, job: Job, checkpoints: Checkpoints):
+    def __init__(self, job: Job, checkpoints: Checkpoints, mirror: Mirror | None = None):
         self.job, self.checkpoints, self.worker = job, checkpoints, Worker(job, checkpoints)
         self.metrics = Metrics(job.output / "metrics.jsonl")
         self.measurements = Measurements()
         self.skipped = Skipped()
-        self.saver = Saver(checkpoints, job.settings, job.schedule)
+        written = mirror.take if mirror else None
+        self.saver = Saver(checkpoints, job.settings, job.schedule, written)
         self.finished = False
         self.notes: dict[str, float] = {}  # of the rows that were handed over last
         self.before = dict.fromkeys(COSTS, 0.0)  # spent by earlier attempts
@@ -102,7 +107,7 @@ class Trainer:
         self.began = time.monotonic()
         peak = job.backend.peak_flops
         self.peak: float | None = peak * job.group.size if peak else None
-        resumed = find_checkpoint(job, checkpoints)
+        resumed = find_checkpoint(job, checkpoints, mirror)
         if resumed is None:
             self.worker.begin()
             self.checkpoints.require_place()

@@ -8,19 +8,27 @@ from typing import Any
 from nanoeuler import log
 from nanoeuler.training.checkpoint import REWIND_STEPS, Checkpoints
 from nanoeuler.training.job import Job
+from nanoeuler.training.mirror import Mirror
 
 
-def find_checkpoint(job: Job, checkpoints: Checkpoints) -> dict[str, Any] | None:
+def find_checkpoint(
+    job: Job, checkpoints: Checkpoints, mirror: Mirror | None
+) -> dict[str, Any] | None:
     """The state of the checkpoint to resume `job` from; None starts it from the beginning.
 
-    Checkpoints of another job are moved out of the way.
+    Checkpoints of another job are moved out of the way. Those of the mirror are fetched where they
+    go further.
     """
     state = checkpoints.newest()
+    if state is not None and state["fingerprint"] != job.fingerprint:
+        set_aside(job, checkpoints, state)
+        state = take_back(job, checkpoints)
+    if mirror and mirror.fetch(state["step"] if state else None):
+        state = checkpoints.newest()
+    elif mirror and state:
+        mirror.take()
     if state is None:
         return None
-    if state["fingerprint"] != job.fingerprint:
-        set_aside(job, checkpoints, state)
-        return take_back(job, checkpoints)
     if state["total_steps"] != job.schedule.total_steps:  # WSD: cosine fingerprints its length
         return before_decay(job, checkpoints, state)
     return state
@@ -36,7 +44,7 @@ def take_back(job: Job, checkpoints: Checkpoints) -> dict[str, Any] | None:
     aside.move_to(checkpoints)
     with contextlib.suppress(OSError):  # somebody has put files into it
         aside.folder.rmdir()
-    return find_checkpoint(job, checkpoints)
+    return checkpoints.newest()
 
 
 def set_aside(job: Job, checkpoints: Checkpoints, state: Mapping[str, Any]) -> None:

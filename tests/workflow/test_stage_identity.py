@@ -64,6 +64,7 @@ def rerun(before: dict, after: dict) -> set[str]:
         ("device=cpu", set()),
         ("data_dir=elsewhere", set()),
         ("results_dir=elsewhere", set()),
+        ("checkpoint_mirror=elsewhere", set()),
         ("run=other", set()),
         ("pretrain.micro_batch_rows=2", set()),
         ("pretrain.log_every=1", set()),
