@@ -205,7 +205,7 @@ def estimate_results(plan: Plan, config: Config) -> None:
         trained = sum(tensor.size for tensor in trained_table(form))
         checkpoint, best = checkpoint_bytes(trained, AdamW), 4 * trained
         peak_now = finished + kept.most * checkpoint + kept.best * best
-        if config["checkpoint_mirror"]:  # one that is being copied stays until then
+        if config.get("checkpoint_mirror"):  # one that is being copied stays until then
             peak_now += checkpoint + best
         peak = max(peak, peak_now)
         model_folder = weights + TOKENIZER_ENTRY_BYTES * model.vocab_size

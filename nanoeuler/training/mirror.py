@@ -170,11 +170,11 @@ class Mirror:
             if HASH.fullmatch(name):
                 self.store.remove(name)
         self.damaged -= needed.keys()
+        seconds = time.monotonic() - began
+        log.line("mirror", "", step=last_step(pointer), copied=log.size(amount), seconds=seconds)
         with self.changed:
             self.copied, self.copying = set(needed), None
             self.tidy()
-        seconds = time.monotonic() - began
-        log.line("mirror", "", step=last_step(pointer), copied=log.size(amount), seconds=seconds)
 
     def write(self, name: str, pointer: Pointer) -> None:
         self.store.write(name, io.BytesIO(json.dumps(pointer, indent=2).encode()))

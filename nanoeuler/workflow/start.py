@@ -29,6 +29,7 @@ from nanoeuler.planning.remaining import JOBS
 from nanoeuler.storage.files import read_json, write_json
 from nanoeuler.storage.folders import mark_outputs
 from nanoeuler.storage.integrity import Origin, check_seal, seal
+from nanoeuler.storage.stores import open_store
 from nanoeuler.workflow.cluster import Node, ask_accounts, obstacles
 from nanoeuler.workflow.snakemake_internals import RunningSnakemake, SnakemakeJob
 
@@ -94,6 +95,8 @@ def begin(
         require_cluster(cluster or [], [job.resources for job in jobs if not job.is_local])
     rules = {job.rule.name for job in jobs}
     require_plan(config, plan_options(config, rules, config_files, gpus, here))
+    if (mirror := config["checkpoint_mirror"]) and rules & BY_NAME.keys():
+        open_store(mirror, "")  # a missing package is said now, and not hours later
     for stage in rules & BY_NAME.keys():  # a model stays usable until its successor is whole
         keep_model(paths.model_folder(stage))
     mark(paths, jobs)
