@@ -21,8 +21,9 @@ from nanoeuler.serving.answers import Answer, ChatAnswer, CompletionAnswer, Metr
 from nanoeuler.serving.channel import Busy, EngineProcess, ServedModel
 from nanoeuler.serving.errors import ApiError, wrong
 from nanoeuler.serving.requests import ChatCompletion, Completion, read, tokens_left
+from nanoeuler.serving.traces import Trace, Traces
 
-ADDRESSES = "/v1/models, /v1/completions and /v1/chat/completions"
+ADDRESSES = "/v1/models, /v1/completions, /v1/chat/completions and /trace"
 
 MOST_BODY = 1 << 20
 """Bytes of a request's body."""
@@ -49,6 +50,7 @@ class App:
 
     def __init__(self, engine: EngineProcess, seconds: float):
         self.models, self.engine, self.seconds = engine.models, engine, seconds
+        self.traces = Traces({name: model.folder for name, model in self.models.items()})
         self.metrics = Metrics()
         self.started = int(time.time())
         self.connections: Callable[[], int] = lambda: 0
@@ -61,6 +63,7 @@ class App:
             "/v1/chat/completions": ("POST", self.chat),
             "/v1/models": ("GET", self.list_models),
             "/v1/models/{model}": ("GET", self.show_model),
+            "/trace": ("POST", self.trace),
             "/health": ("GET", self.health),
             "/metrics": ("GET", self.show_metrics),
             **{f"/{name}": ("GET", self.show_page) for name in PAGE},
@@ -128,6 +131,7 @@ class App:
                 "parameters": parameter_count(model.config),
                 "engine": model.engine,
                 "forms": forms.installed(),
+                "traced": name in self.traces.indexed,
             },
         }
 
@@ -145,6 +149,16 @@ class App:
     async def show_page(self, request: Request) -> Response:
         name = request.url.path[1:]
         return Response(self.page[name], media_type=PAGE[name], headers=PAGE_HEADERS)
+
+    async def trace(self, request: Request) -> Response:
+        asked = read(Trace, await body(request))
+        self.model(asked.model)
+        try:
+            async with asyncio.timeout(self.seconds):
+                return JSONResponse(await unless_gone(request, self.traces.trace(asked)))
+        except TimeoutError as error:
+            message = "the trace took longer than this server allows; give a shorter text"
+            raise ApiError(504, message, code="timeout") from error
 
     # ---- writing
 

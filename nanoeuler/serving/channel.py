@@ -21,6 +21,8 @@ from nanoeuler import log
 from nanoeuler.errors import UserError
 
 if TYPE_CHECKING:  # nothing is imported here that starts threads, which a fork would lose
+    from pathlib import Path
+
     from nanoeuler.model.config import ModelConfig
     from nanoeuler.tokenizer import Tokenizer
 
@@ -31,6 +33,7 @@ DRAINING = (signal.SIGINT, signal.SIGTERM)
 class ServedModel(NamedTuple):
     """A served model as the HTTP process sees it."""
 
+    folder: "Path"
     config: "ModelConfig"
     tokenizer: "Tokenizer"
     stage: str

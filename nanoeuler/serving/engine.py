@@ -131,13 +131,14 @@ def decode(
         return
     for name, model in models.items():
         log.line("model", f"{name}: {model!r}")
-    channel.send({name: described(models[name], batch) for name, batch in batches.items()})
+    served = zip(map(find_model, folders), models.values(), batches.values(), strict=True)
+    channel.send({name: described(*each) for name, each in zip(models, served, strict=True)})
     Engine(batches, channel, inbox).run()
 
 
-def described(model: LanguageModel, batch: Batch) -> ServedModel:
+def described(folder: Path, model: LanguageModel, batch: Batch) -> ServedModel:
     engine = model.transformer.backend.name
-    known = model.config, model.tokenizer, model.stage, model.template
+    known = folder, model.config, model.tokenizer, model.stage, model.template
     return ServedModel(*known, engine, batch.most_rows, batch.context)
 
 

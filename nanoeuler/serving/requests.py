@@ -40,7 +40,7 @@ def as_whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-Kind = TypeVar("Kind", bound="Asked")
+Kind = TypeVar("Kind", bound=BaseModel)
 Item = TypeVar("Item")
 Whole = Annotated[int, BeforeValidator(as_whole)]
 Several = Annotated[list[Item], Field(fail_fast=True)]

@@ -5,6 +5,7 @@ this: the order of the rows is drawn again. A stage whose replies are its own, `
 """
 
 import contextlib
+import functools
 import math
 import zipfile
 import zlib
@@ -62,12 +63,19 @@ class Rows:
         stream_steps = self.skipped.rows_of(self.steps - 1) + 1 if self.steps else 0
         found = set()
         for epoch in range(math.ceil(stream_steps * self.rows_per_step / self.rows)):
-            order = row_order(self.seed, self.stage, epoch, self.rows)
-            for place in np.flatnonzero(np.isin(order, numbers)).tolist():
+            for place in row_places(self.seed, self.stage, epoch, self.rows)[numbers].tolist():
                 update = self.skipped.update_of((epoch * self.rows + place) // self.rows_per_step)
                 if update is not None and update < self.steps:
                     found.add(Reading(self.stage, epoch + 1, update + 1))
         return sorted(found, key=lambda reading: (reading.step, reading.epoch))
+
+
+@functools.lru_cache(maxsize=16)
+def row_places(seed: int, stage: str, epoch: int, rows: int) -> np.ndarray:
+    """The place (rows,) int32 of each row in the order of an epoch."""
+    places = np.empty(rows, np.int32)
+    places[row_order(seed, stage, epoch, rows)] = np.arange(rows, dtype=np.int32)
+    return places
 
 
 @dataclass(frozen=True)

@@ -120,20 +120,21 @@ def longest_matches(tokens, order, query, lengths):
     """Raise `lengths` (q,) int64 to the longest beginning of each query[i:] that is in `tokens`."""
     for start in range(len(query)):
         low, high = 0, len(order)
+        below, above = 0, 0  # tokens in common with the neighbours of [low, high): all within have
         while low < high:  # both neighbours of the place of query[start:] are looked at
             middle = (low + high) // 2
             suffix = order[middle]
             most = min(len(query) - start, len(tokens) - suffix)
-            common = 0
+            common = min(below, above)
             while common < most and tokens[suffix + common] == query[start + common]:
                 common += 1
             lengths[start] = max(lengths[start], common)
             if common == len(query) - start:
-                high = middle
+                high, above = middle, common
             elif common == len(tokens) - suffix or tokens[suffix + common] < query[start + common]:
-                low = middle + 1
+                low, below = middle + 1, common
             else:
-                high = middle
+                high, above = middle, common
 
 
 @compiled()

@@ -13,9 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nanoeuler.config import RESOLVED, read_resolved
 from nanoeuler.config.paths import Paths
-from nanoeuler.config.stages import BY_NAME
 from nanoeuler.corpus.origins import Origins
 from nanoeuler.errors import UserError
 from nanoeuler.model.files import TOKENIZER, read_description, usable
@@ -23,6 +21,7 @@ from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.shards import TokenStore
 from nanoeuler.tracing.index import MEMORISED, Index, Part, matches, memorised
 from nanoeuler.tracing.lessons import Lesson, lessons
+from nanoeuler.tracing.runs import configuration_of
 
 TRAINED, HELD_OUT = "training text", "held-out text"
 SPLITS = {"train": TRAINED, "validation": HELD_OUT}
@@ -31,9 +30,10 @@ EXCERPT = 100
 
 
 class Span(NamedTuple):
-    """Tokens [first, first + length) of the text, and where they stand in each collection."""
+    """`length` tokens of the text, which begin at each of `firsts`, and where they stand in each
+    collection."""
 
-    first: int
+    firsts: list[int]
     length: int
     found: dict[str, list[tuple[Part, np.ndarray]]]
     """Parts, and the tokens of their sources at which the span begins, by collection."""
@@ -53,18 +53,12 @@ class Tracer:
         """`folder` is that of a model in a run. Raises `UserError` where no index is there."""
         self.folder = usable(folder)
         self.description = read_description(self.folder)[1]
-        run, stage = folder.absolute().parents[1], folder.absolute().parent.name
-        config = read_resolved(run / RESOLVED) if (run / RESOLVED).is_file() else None
-        if config is None or stage not in BY_NAME:
-            raise UserError(
-                f"{folder}: not the model of a run that is here, so that nobody knows what it read "
-                f"(no {run / RESOLVED}); give the folder of a run, such as results/demo"
-            )
-        self.config, self.paths = config, Paths(config)
+        self.config = configuration_of(folder)
+        self.paths = Paths(self.config)
         self.tokenizer = Tokenizer.load(self.folder / TOKENIZER)
         self.index = open_index(self.paths)
         self.index.store.check_tokenizer(self.tokenizer, self.folder / TOKENIZER)
-        found = lessons(folder.absolute(), config, self.index.store)
+        found = lessons(folder.absolute(), self.config, self.index.store)
         self.learned = {each.records.kind if each.records else None: each for each in found}
         """Lessons by the kind of their records; that of the corpus has none."""
 
@@ -104,16 +98,20 @@ class Tracer:
 
     def spans(self, ids: np.ndarray, least: int) -> list[Span]:
         """The longest spans of `ids` of at least `least` tokens, the rarest first."""
-        found = []
+        found: dict[bytes, Span] = {}
         for first, stop in self.whole_words(ids):
             if stop - first < least:
                 continue
+            tokens = ids[first:stop]
+            if same := found.get(tokens.tobytes()):
+                same.firsts.append(first)
+                continue
             places = {
-                name: [(part, part.find(ids[first:stop])) for part in parts]
+                name: [(part, part.find(tokens)) for part in parts]
                 for name, parts in self.collections.items()
             }
-            found.append(Span(first, stop - first, places))
-        return sorted(found, key=lambda span: (sum(span.counts.values()), -span.length))
+            found[tokens.tobytes()] = Span([first], len(tokens), places)
+        return sorted(found.values(), key=lambda each: (sum(each.counts.values()), -each.length))
 
     def whole_words(self, ids: np.ndarray) -> list[tuple[int, int]]:
         """First token and end of the longest spans that stand somewhere, without cut words.
@@ -151,9 +149,10 @@ class Tracer:
             "spans": [
                 {
                     "text": self.tokenizer.decode(
-                        ids[span.first : span.first + span.length], continues=True
+                        ids[span.firsts[0] :][: span.length], continues=True
                     ),
-                    "first_token": span.first,
+                    "first_tokens": span.firsts,
+                    "characters": self.characters(text, ids, span),
                     "tokens": span.length,
                     "times": span.counts,
                     "documents": self.documents(span, documents),
@@ -161,6 +160,21 @@ class Tracer:
                 for span in spans[:most]
             ],
         }
+
+    def characters(self, text: str, ids: np.ndarray, span: Span) -> list[tuple[int, int]]:
+        """First and end of the characters of `text`, whose tokens are `ids`, at each place of a
+        span, without white space before them."""
+        content = text.encode()
+        sizes = [len(self.tokenizer.token_bytes(id)) for id in ids.tolist()]
+        ends = np.cumsum([len(content) - sum(sizes), *sizes])  # less a space in front of the text
+        found = []
+        for first in span.firsts:
+            start, stop = (
+                len(content[: max(0, end)].decode(errors="ignore"))
+                for end in ends[[first, first + span.length]].tolist()
+            )
+            found.append((stop - len(text[start:stop].lstrip()), stop))
+        return found
 
     # ---- where a span is from
 

@@ -77,8 +77,9 @@ def tuned_folder(tmp_path_factory, tokenizer_path):
 def tune(folder: Path, tokenizer_path: Path, replies: dict[str, str], context=96, steps=90) -> Path:
     """Tune a model until it has memorised the replies to instructions, which may have calls of the
     calculator. Returns its folder."""
-    config = ModelConfig.from_dict(FIELDS | {"context": context})
     tokenizer = Tokenizer.load(tokenizer_path)
+    fields = FIELDS | {"context": context, "vocab_size": tokenizer.vocab_size}
+    config = ModelConfig.from_dict(fields)
     end_id = tokenizer.end_id
     prompts = [[end_id, *tokenizer.encode(alpaca(instruction))] for instruction in replies]
     encoded = [encode_reply(reply, tokenizer) for reply in replies.values()]

@@ -3,6 +3,8 @@
 
 const ALTERNATIVES = 5;
 const MOST_INDENTED = 20; // levels of JSON
+const MOST_READINGS = 6; // steps that are named; the others are counted
+const WHERE = "Where does this come from?";
 // The tokens around an expression for the calculator, as they show: [48/2=].
 const BRACKETS = new Map([["<|reserved_4|>", "["], ["<|reserved_5|>", "=]"]]);
 const field = (id) => document.getElementById(id);
@@ -103,8 +105,7 @@ function messages(turn, model, first) {
 const user = (content) => ({ role: "user", content });
 
 // A base model continues the text, also beside models that answer it.
-const continues = (turn, model) =>
-  turn.mode === "text" || !models.find(({ id }) => id === model).nanoeuler.chat;
+const continues = (turn, model) => turn.mode === "text" || !about(model).chat;
 
 function request(turn, model, first) {
   const shared = { ...turn.settings, model };
@@ -142,16 +143,24 @@ function addReply(turn, model) {
   const textElement = make("div", { className: "text", tabIndex: 0 });
   const speed = make("span", { className: "speed" });
   const again = make("button", { type: "button", className: "small", textContent: "Regenerate" });
-  const reply = { model, textElement, speed, again };
+  const where = make("button", { type: "button", className: "small where", hidden: true });
+  const origins = make("section", { className: "origins", ariaLabel: "Where this comes from" });
+  const reply = { model, textElement, speed, again, where, origins };
   again.addEventListener("click", () => {
     turn.settings = settings();
     write(turn, reply);
   });
+  where.addEventListener("click", () => {
+    if (origins.hidden) showOrigins(reply);
+    else hideOrigins(reply);
+  });
   turn.replies.push(reply);
-  turn.row.append(make("article", { className: "reply" },
-    make("h2", { textContent: model }), textElement, make("footer", {}, speed, again)));
+  turn.row.append(make("article", { className: "reply" }, make("h2", { textContent: model }),
+    textElement, make("footer", {}, speed, again, about(model).traced ? where : ""), origins));
   return reply;
 }
+
+const about = (model) => models.find(({ id }) => id === model).nanoeuler;
 
 // A token may hold a part of a character: the part shows with the token that completes it.
 function take(reply, choice) {
@@ -167,6 +176,7 @@ function take(reply, choice) {
       const bytes = token.bytes ?? bytesOf(token.text);
       token.shown = reply.decoder.decode(new Uint8Array(bytes), { stream: true });
     }
+    token.size = token.kind === "call" ? 0 : token.shown.length; // in the reply's text
     reply.tokens.push(token);
     reply.last = performance.now();
     reply.first ??= reply.last;
@@ -187,6 +197,8 @@ async function write(turn, reply) {
   Object.assign(reply, { text: "", tokens: [], drawn: 0, began, first: undefined, end: "" });
   reply.decoder = new TextDecoder();
   reply.inCall = false; // is a call of the calculator open?
+  hideOrigins(reply);
+  reply.where.hidden = true;
   reply.textElement.replaceChildren();
   reply.textElement.classList.remove("json");
   if (continues(turn, reply.model)) {
@@ -207,6 +219,7 @@ async function write(turn, reply) {
   } finally {
     running = running.filter((each) => each !== control);
     reply.again.disabled = false;
+    reply.where.hidden = !reply.text;
     if (!continues(turn, reply.model)) layOut(reply);
     update();
     showSoon(reply);
@@ -348,6 +361,105 @@ function walk(event) {
   if (spans[next]) showAlternatives(spans[next]);
 }
 
+// ---- where a reply comes from
+
+// The words that were read are marked where browsers have such marks, and listed in all.
+const marks = globalThis.Highlight && { copied: new Highlight(), pointed: new Highlight() };
+for (const name in marks) CSS.highlights.set(name, marks[name]);
+
+async function showOrigins(reply) {
+  const { where, origins, text, tokens, model } = reply;
+  where.disabled = true;
+  where.textContent = "Searching …";
+  let shown;
+  try {
+    const response = await call("trace", { method: "POST", body: JSON.stringify({ model, text }) });
+    shown = originsOf(reply, await response.json());
+  } catch (error) {
+    shown = [make("p", { className: "error", textContent: error.message })];
+    if (error.status === 401) askForKey();
+  }
+  where.disabled = false;
+  if (reply.tokens !== tokens) return; // it has been written again
+  where.textContent = "Hide where it comes from";
+  where.ariaExpanded = true;
+  origins.replaceChildren(...shown);
+  origins.hidden = false;
+}
+
+function hideOrigins({ where, origins, ranges = [] }) {
+  where.textContent = WHERE;
+  where.ariaExpanded = false;
+  origins.hidden = true;
+  origins.replaceChildren();
+  for (const range of ranges.splice(0)) marks?.copied.delete(range);
+  marks?.pointed.clear();
+}
+
+function originsOf(reply, found) {
+  const ranges = found.spans.map(({ characters }) => characters.map((at) => rangeOf(reply, ...at)));
+  reply.ranges = ranges.flat();
+  for (const range of reply.ranges) marks?.copied.add(range);
+  const { share, least_tokens: least } = found.memorised;
+  const memorised = `${Math.round(100 * share)} % of the reply is memorised`;
+  const [all, listed] = [found.spans_found, found.spans.length];
+  const which = all > listed ? `The ${listed} rarest of ${all} passages` : "These words";
+  const told = listed ? `${which} stand word for word in what ${reply.model} learned from.`
+    : `No eight tokens in a row of this reply stand in what ${reply.model} learned from.`;
+  return [
+    make("p", { textContent: told }),
+    make("ol", {}, ...found.spans.map((span, i) => spanEntry(span, ranges[i]))),
+    make("p", { textContent: `${memorised}, in passages of ${least} tokens or more.` }),
+  ];
+}
+
+function spanEntry(span, ranges) {
+  const times = Object.entries(span.times).filter(([, count]) => count)
+    .map(([name, count]) => `${count.toLocaleString("en")}\u00a0×\u00a0in ${name}`);
+  const entry = make("li", {},
+    make("q", { textContent: span.text.trim() }),
+    make("span", { textContent: ` ${span.tokens} tokens, ${times.join(", ")}` }),
+    make("ul", {}, ...span.documents.map(documentEntry)));
+  entry.addEventListener("pointerenter", () => ranges.forEach((each) => marks?.pointed.add(each)));
+  entry.addEventListener("pointerleave", () => marks?.pointed.clear());
+  return entry;
+}
+
+function documentEntry(found) {
+  const { title, author, address, licence, readings } = found;
+  const web = /^https?:/.test(address);
+  const link = web ? { href: address, target: "_blank", rel: "noreferrer" } : {};
+  const place = make(web ? "a" : "span", { ...link, textContent: address ?? "" });
+  const named = [title, author, address && place, licence].filter(Boolean);
+  return make("li", {}, `${found.in}: `, ...named.flatMap((name, i) => (i ? [" · ", name] : name)),
+    make("br"), make("span", { className: "read", textContent: readAt(found.in, readings) }));
+}
+
+function readAt(collection, readings) {
+  if (!readings.length) return collection === "held-out text" ? "held out" : "not read";
+  const named = readings.slice(0, MOST_READINGS);
+  const more = readings.length - named.length;
+  const steps = named.map(({ step, epoch }) => `${step} (epoch ${epoch})`).join(", ");
+  return `read by ${readings[0].stage} at step ${steps}${more ? ` and ${more} more` : ""}`;
+}
+
+// The range of the page that shows some code points of a reply.
+function rangeOf({ text, textElement }, start, stop) {
+  const range = new Range();
+  const points = [...text];
+  const ends = [start, stop].map((end) => points.slice(0, end).join("").length);
+  let at = 0;
+  for (const { token: { size }, firstChild: node } of textElement.querySelectorAll(".token")) {
+    if (!size || !node) continue;
+    const [from, to] = ends.map((end) => end - at);
+    const same = node.length === size; // and not JSON that is laid out
+    if (from >= 0 && from < size) range.setStart(node, same ? from : 0);
+    if (to > 0 && to <= size) range.setEnd(node, same ? to : node.length);
+    at += size;
+  }
+  return range;
+}
+
 // ---- the controls
 
 function send() {
@@ -429,6 +541,7 @@ field("clear").addEventListener("click", () => {
   running.forEach((control) => control.abort());
   turns.length = 0;
   field("turns").replaceChildren();
+  for (const name in marks) marks[name].clear();
   hideAlternatives();
   field("text").focus();
 });

@@ -1,0 +1,70 @@
+"""The server's page says where a reply comes from, in a real headless Chromium."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nanoeuler.model.files import load_model, save_model
+from tests.chromium import browser, sync_api
+from tests.inference.conftest import tune
+from tests.serving.server import ServerProcess
+from tests.tracing.conftest import SECRET
+
+__all__ = ["browser"]
+
+QUESTION, REPLY = "What is said?", f"😀 {SECRET}, and {SECRET}, é."
+
+
+@pytest.fixture(scope="module")
+def server(run, tmp_path_factory):
+    """A model of the run that quotes its training text, and the same one without its run."""
+    folder = tmp_path_factory.mktemp("quoting")
+    alone = tune(folder / "alone", Path(run.paths.tokenizer), {QUESTION: REPLY}, 400, 130)
+    shutil.copytree(run.paths.results, folder / "tiny")
+    quoting = folder / "tiny" / "sft" / "model"
+    save_model(quoting, replace(load_model(alone), info=load_model(quoting).info))
+    with ServerProcess(folder, quoting, alone) as server:
+        yield server
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (400, "dark")])
+def test_a_click_marks_the_words_that_were_read_and_says_where_and_when(
+    browser, server, width, scheme
+):
+    viewport = {"width": width, "height": 800}
+    with browser.new_page(viewport=viewport, color_scheme=scheme) as page:
+        problems = []
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.goto(server.url)
+        page.wait_for_selector("#models input", state="attached")
+        page.evaluate("document.getElementById('settings').open = true")
+        page.fill("#temperature", "0")
+        page.fill("#text", QUESTION)
+        page.keyboard.press("Enter")
+        quoting, alone = (page.locator(".reply").nth(i) for i in range(2))
+        where = quoting.get_by_role("button", name="Where does this come from?")
+        where.click()
+        origins = quoting.locator(".origins")
+        sync_api.expect(origins).to_contain_text("stand word for word in what tiny-sft learned")
+        passage = origins.locator("ol > li").first
+        sync_api.expect(passage.locator("q")).to_have_text(SECRET)
+        sync_api.expect(passage).to_contain_text("1\xa0×\xa0in training text")
+        sync_api.expect(passage).to_contain_text("11.txt · own text")
+        sync_api.expect(passage.locator(".read")).to_contain_text("read by pretrain at step")
+        words = "(name) => [...CSS.highlights.get(name)].map(String)"
+        assert page.evaluate(words, "copied").count(SECRET) == 2
+        passage.hover()
+        assert page.evaluate(words, "pointed") == [SECRET, SECRET]
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        assert alone.get_by_role("button").count() == 1  # to regenerate
+        page.get_by_role("button", name="Hide where it comes from").click()
+        sync_api.expect(origins).to_be_hidden()
+        assert page.evaluate(words, "copied") == []
+        where.click()
+        sync_api.expect(origins).to_be_visible()
+        quoting.get_by_role("button", name="Regenerate").click()
+        sync_api.expect(origins).to_be_hidden()
+        sync_api.expect(where).to_be_visible()
+        assert not problems
