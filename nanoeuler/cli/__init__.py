@@ -26,6 +26,7 @@ from nanoeuler.cli import (
     planning,
     tracing,
     training,
+    verification,
     workflow,
 )
 from nanoeuler.cli.parser import Parser, UsageError
@@ -47,6 +48,7 @@ GROUPS = {
     "after a run": (
         evaluation.register,
         tracing.register,
+        verification.register,
         experiment.register,
         interchange.register_changes,
     ),

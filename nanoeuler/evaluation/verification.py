@@ -1,0 +1,233 @@
+"""The proof of a run: steps of a stage are trained again, and give the numbers that it wrote.
+
+metrics.jsonl holds losses, gradient norms and measurements with all their bits, and each depends on
+every weight and row before it. So equal numbers show that this data, these settings and this code
+made the run, up to the model whose hash is published with it.
+"""
+
+import itertools
+import math
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nanoeuler import log
+from nanoeuler.config import RESOLVED, read_resolved
+from nanoeuler.config.paths import Paths
+from nanoeuler.config.stages import Stage, stages_of
+from nanoeuler.errors import UserError, brief
+from nanoeuler.evaluation.report.gather import read_metrics
+from nanoeuler.model.files import CONFIG, WEIGHTS, check_hashes, load_model, read_description
+from nanoeuler.system import provenance
+from nanoeuler.training.checkpoint import Checkpoints
+from nanoeuler.training.job import Job
+from nanoeuler.training.resuming import Skipped, changes
+from nanoeuler.training.stages import module_of
+from nanoeuler.training.stages.inputs import Inputs
+from nanoeuler.training.worker import Worker
+
+if TYPE_CHECKING:
+    from nanoeuler.backend.ops import Backend
+    from nanoeuler.training.distributed.group import Group
+
+Json = dict[str, Any]
+COMPARED = "loss", "loss_all_heads", "gradient_norm"
+
+
+@dataclass
+class Verified:
+    """What was compared."""
+
+    stage: str
+    first: int  # the step whose state the comparison began with
+    last: int  # the last step that was trained again
+    seed: bool  # began with the seed, and not with a checkpoint
+    values: int = 0  # numbers of metrics.jsonl that are equal
+    model: str | None = None  # SHA-256 of the weights that the stage handed on, if they are equal
+    differs: str | None = None  # what is not
+    elsewhere: list[str] = field(default_factory=list)  # what is another machine or version here
+
+
+@dataclass(frozen=True)
+class Made:
+    """A stage of a run, as it was made."""
+
+    run: Path
+    config: Mapping[str, Any]
+    stage: Stage
+    header: Json
+    lines: Mapping[int, list[Json]]  # of metrics.jsonl, by steps
+
+    @property
+    def folder(self) -> Path:
+        return self.run / self.stage.name
+
+    def job(self, output: Path, backend: "Backend", group: "Group") -> Job:
+        """The stage, to be trained again. Raises `UserError` where it would be another."""
+        paths = Paths(self.config)
+        settings = self.stage.settings.read(self.config[self.stage.section])
+        parent = paths.parent(self.stage).get("parent") or settings.init_from
+        data, *others = paths.material(self.stage).items()
+        inputs = Inputs(
+            self.config,
+            settings,
+            Path(data[1]),
+            Path(paths.tokenizer),
+            output,
+            Path(parent) if self.stage.parents and parent else None,
+            {kind: Path(path) for kind, path in others if kind != data[0]},
+        )
+        job = module_of(self.stage).job(inputs, backend, group)
+        if self.header["fingerprint"] != job.fingerprint:
+            raise UserError(
+                f"{self.folder}: was trained with other data, settings, seed or parent than are "
+                "here now (its fingerprint is another); bring back what it was made of"
+            )
+        if not job.lanes and self.header["ranks"] != group.size:
+            count = self.header["ranks"]
+            raise UserError(
+                f"{self.folder}: was trained by {log.counted(count, 'rank')}, whose sums have an "
+                f"order of their own; give --ranks {count}, or --gpus {count} on GPUs"
+            )
+        return job
+
+
+def made(run: Path, name: str | None) -> Made:
+    """A stage of the run in a folder, by default its first. Raises `UserError` where there is
+    none."""
+    run = run.absolute()
+    config = read_resolved(run / RESOLVED) if (run / RESOLVED).is_file() else None
+    if config is None:
+        raise UserError(
+            f"{run}: not the folder of a run (no {RESOLVED}); give one, such as results/demo"
+        )
+    stages = {stage.name: stage for stage in stages_of(config)}
+    if name is not None and name not in stages:
+        raise UserError(f"{run}: has no stage {brief(name)}; it has {', '.join(stages)}")
+    stage = stages[name] if name else next(iter(stages.values()))
+    header, *entries = read_metrics(run / stage.name / "metrics.jsonl") or [{}]
+    if "fingerprint" not in header:
+        raise UserError(f"{run / stage.name}: has not begun to train; run it first")
+    by_step = {
+        step: list(group)
+        for step, group in itertools.groupby(entries, key=lambda line: line["step"])
+    }
+    config = {**config, "run": run.name, "results_dir": str(run.parent)}
+    return Made(run, config, stage, header, by_step)
+
+
+def verify(
+    stage: Made, first: int, last: int | None, backend: "Backend", group: "Group"
+) -> Verified | None:
+    """Train steps first + 1 to `last` (None: the stage's end) again, and compare. A rank other than
+    0 takes part, and returns None.
+
+    Begins with the newest checkpoint up to `first`, or with the seed where there is none.
+    """
+    with tempfile.TemporaryDirectory() as output:
+        job = stage.job(Path(output), backend, group)
+        checkpoints = Checkpoints(stage.folder / "checkpoints")
+        worker = Worker(job, checkpoints)
+        if group.rank:
+            job.prepare()
+            worker.heed()
+            return None
+        group.admit()
+        job.prepare()
+        total = max(stage.lines, default=0)
+        end = total if last is None else last
+        if not first < end <= total:
+            raise UserError(
+                f"--steps {first}:{'' if last is None else last}: {stage.folder} has the steps 1 "
+                f"to {total}; give a first and a last of them, such as 0:{min(20, total)}"
+            )
+        return Verifier(stage, job, worker, checkpoints).compare(first, end)
+
+
+class Verifier:
+    """A comparison at work."""
+
+    def __init__(self, stage: Made, job: Job, worker: Worker, checkpoints: Checkpoints):
+        self.stage, self.job, self.worker, self.checkpoints = stage, job, worker, checkpoints
+        self.skipped = Skipped(stage.header.get("skipped", []))
+        self.model_step: int | None = None
+        if (model := stage.folder / "model" / CONFIG).is_file() and not job.config.lora:
+            self.model_step = read_description(model.parent)[1]["info"]["step"]
+
+    def compare(self, first: int, last: int) -> Verified:
+        start = self.begin(first)
+        found = Verified(self.stage.stage.name, start, last, seed=start == 0)
+        found.elsewhere = elsewhere(self.stage.header, self.job)
+        with log.Progress("verify", last - start, "steps") as progress:
+            for step in range(start, last):
+                for wanted in self.after(step):
+                    what, before, now = wanted
+                    if not same(before, now):
+                        found.differs = f"step {step + 1}: {what} {now!r}, in the run {before!r}"
+                        found.last = step + 1
+                        return found
+                    found.values += 1
+                progress.update(1, step=f"{step + 1}/{last}")
+                if step + 1 == self.model_step:
+                    self.compare_model(found)
+        return found
+
+    def begin(self, first: int) -> int:
+        """Have the state of a step up to `first`; returns that step."""
+        newest = self.checkpoints.newest() or {"algorithms": {}}
+        rows = {"micro_batch_rows": self.stage.header["micro_batch_rows"]}
+        self.worker.resume(newest | rows)
+        saved = self.checkpoints.newest(first) if first else None
+        if saved is None or saved["fingerprint"] != self.job.fingerprint:
+            self.worker.begin()
+            return 0
+        self.worker.restore(saved)
+        return int(saved["step"])
+
+    def after(self, step: int) -> Iterable[tuple[str, Any, Any]]:
+        """Make the update behind `step`: names of what the run wrote of it, its value, and that of
+        now."""
+        job, worker = self.job, self.worker
+        while worker.state.config != job.model_after(step + 1):
+            worker.grow()
+        worker.stage(self.skipped.rows_of(step))
+        worker.step(job.schedule.rate(step))
+        result = worker.finish()
+        for line in self.stage.lines.get(step + 1, ()):
+            if "loss" in line:
+                values = result.first_head_loss, result.loss, result.gradient_norm
+                for name, value in zip(COMPARED, values, strict=True):
+                    yield name, line[name], value
+            elif "validation" in line:
+                measured = worker.validate()
+                for name, value in line["validation"].items():
+                    yield f"held-out {name}", value, measured.get(name)
+
+    def compare_model(self, found: Verified) -> None:
+        folder = self.stage.folder / "model"
+        now = np.asarray(self.worker.parameters(), np.float32)
+        if np.array_equal(now.view(np.int32), load_model(folder).parameters.view(np.int32)):
+            found.model = check_hashes(folder, read_description(folder)[1])
+        else:
+            found.differs = f"step {self.model_step}: other weights than {folder / WEIGHTS}"
+
+
+def same(before: Any, now: Any) -> bool:
+    """To the bit, where JSON writes every NaN alike."""
+    return before == now or (
+        isinstance(before, float) and isinstance(now, float) and math.isnan(before + now)
+    )
+
+
+def elsewhere(header: Mapping[str, Any], job: Job) -> list[str]:
+    """What is another machine, version or code here than it was: it may explain a difference."""
+    kinds = "nanoeuler", "commit", "python", "cpu", "device"
+    before, now = header.get("provenance") or {}, provenance.collect(job.backend.device_name)
+    own = [
+        {key: each.get(key) for key in kinds} | each.get("packages", {}) for each in (before, now)
+    ]
+    return changes(*own)

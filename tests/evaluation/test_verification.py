@@ -1,0 +1,113 @@
+"""`nanoeuler verify` trains parts of a tiny run again."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from nanoeuler.cli import main
+from nanoeuler.config import read_resolved, write_resolved
+from nanoeuler.config.paths import Paths
+from nanoeuler.storage.files import sha256_file
+from tests.tracing.conftest import run as run  # a fixture
+
+
+def verify(capsys, *arguments):
+    status = main(["verify", *map(str, arguments), "--device", "reference", "--json"])
+    return status, json.loads(capsys.readouterr().out)
+
+
+@pytest.fixture
+def copied(run, tmp_path) -> Path:
+    """The folder of the run, to be damaged."""
+    return Path(shutil.copytree(run.paths.results, tmp_path / "copied"))
+
+
+@pytest.mark.parametrize("stage", ["pretrain", "sft", "dpo"])
+def test_every_stage_gives_its_numbers_and_its_model_again(run, capsys, stage):
+    before = {path: path.stat().st_mtime_ns for path in Path(run.paths.results).rglob("*")}
+    status, found = verify(capsys, run.paths.results, stage, "--steps", "0:")
+    assert status == 0
+    assert found["differs"] is None
+    assert found["values"] >= 3 * found["last"] / 10
+    assert found["model"] == sha256_file(run.model(stage) / "model.safetensors")
+    assert {path: path.stat().st_mtime_ns for path in Path(run.paths.results).rglob("*")} == before
+
+
+def test_a_number_that_was_made_up_is_told_with_its_step(copied, capsys):
+    metrics = copied / "pretrain/metrics.jsonl"
+    lines = metrics.read_text().splitlines()
+    number, line = next(
+        (number, json.loads(line)) for number, line in enumerate(lines) if '"loss"' in line
+    )
+    better = line["loss"] * (1 - 1e-15)
+    lines[number] = json.dumps(line | {"loss": better})
+    metrics.write_text("\n".join(lines) + "\n")
+    status, found = verify(capsys, copied, "--steps", f"0:{line['step']}")
+    assert status == 1
+    assert found["differs"] == (
+        f"step {line['step']}: loss {line['loss']!r}, in the run {better!r}"
+    )
+
+
+def test_a_part_begins_with_the_checkpoint_before_it(run, capsys):
+    config = read_resolved(Path(run.paths.configuration)) | {"run": "long"}
+    config["pretrain"] |= {"schedule": "wsd"}
+    paths = Paths(config)
+    write_resolved(paths.configuration, config)
+    given = "--config", paths.configuration, "--tokens", paths.tokens, "--device", "reference"
+    output = paths.stage("pretrain")
+    assert main(["pretrain", *given, "--tokenizer", paths.tokenizer, "--output", output]) == 0
+    kept = sorted(int(path.name[5:]) for path in Path(output).glob("checkpoints/step-*"))
+    decay, end = kept
+    capsys.readouterr()
+    status, found = verify(capsys, paths.results, "--steps", f"{decay + 1}:")
+    assert (status, found["first"], found["last"], found["seed"]) == (0, decay, end, False)
+    assert found["model"]
+
+
+def test_other_weights_than_those_that_were_trained_are_told(copied, capsys):
+    weights = copied / "sft/model/model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    assert main(["accept", str(weights.parent)]) == 0  # somebody's own
+    capsys.readouterr()
+    status, found = verify(capsys, copied, "sft", "--steps", "0:")
+    assert status == 1
+    assert found["model"] is None
+    assert found["differs"].endswith(f"other weights than {weights}")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["nowhere"], "nowhere: not the folder of a run (no configuration.json)"),
+        (["copied", "rl"], "copied: has no stage 'rl'; it has pretrain, sft, dpo"),
+        (["copied", "sft", "dpo"], "verify: give the folder of a run and one stage"),
+        (["copied", "--steps", "20"], "--steps '20': give two steps, such as 100:120, or 0:"),
+        (["copied", "--steps", "70:80"], "has the steps 1 to 75; give a first and a last of them"),
+        (["copied", "--steps", "20:20"], "--steps 20:20: "),
+    ],
+)
+def test_a_mistake_is_one_sentence(copied, capsys, monkeypatch, words, sentence):
+    monkeypatch.chdir(copied.parent)
+    assert main(["verify", *words, "--device", "reference"]) == 1
+    (said,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
+    assert sentence in said
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"fingerprint": "0" * 64}, "with other data, settings, seed or parent than are here now"),
+        ({"ranks": 2}, "was trained by 2 ranks, whose sums have an order of their own; give"),
+    ],
+)
+def test_what_cannot_give_the_same_is_refused(copied, capsys, change, sentence):
+    metrics = copied / "dpo/metrics.jsonl"
+    header, *lines = metrics.read_text().splitlines()
+    metrics.write_text("\n".join([json.dumps(json.loads(header) | change), *lines]) + "\n")
+    assert main(["verify", str(copied), "dpo", "--device", "reference"]) == 1
+    assert sentence in capsys.readouterr().err
