@@ -9,7 +9,7 @@ import functools
 import math
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,16 +21,17 @@ from nanoeuler.config.settings import Dpo, Pretrain, Sft
 from nanoeuler.config.stages import BY_NAME, DPO, PRETRAIN, SFT, Stage, parent_of
 from nanoeuler.errors import UserError
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.files import read_description
+from nanoeuler.model.files import WEIGHTS, read_description
 from nanoeuler.storage.files import atomic_write
 from nanoeuler.storage.record_folder import RecordFolder
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.shards import TokenStore, token_dtype
 from nanoeuler.tracing.index import Part
 from nanoeuler.tracing.suffix_array import suffix_array
+from nanoeuler.training.job import row_facts
 from nanoeuler.training.pairs import PairStream, encode_pairs
 from nanoeuler.training.records import RecordStream, TokenRecord, encode_records
-from nanoeuler.training.resuming import Skipped
+from nanoeuler.training.resuming import Skipped, changes
 from nanoeuler.training.stages import dpo, pretrain, sft
 from nanoeuler.training.stages.inputs import Inputs
 from nanoeuler.training.streams import row_order
@@ -103,21 +104,30 @@ class Records(NamedTuple):
 def lessons(model_folder: Path, config: Mapping[str, Any], tokens: TokenStore) -> list[Lesson]:
     """What the model in `model_folder`, of a run of `config`, and those before it learned from.
 
-    A stage whose model is given by `init_from` ends the line: it is of another run.
+    A stage whose model is given by `init_from` ends the line: it is of another run. Raises
+    `UserError` where a model is not the one that the next stage started from, or was trained on
+    other rows than `config` has.
     """
     paths, tokenizer = Paths(config), Tokenizer.load(model_folder / "tokenizer.json")
     stage: Stage | None = BY_NAME[model_folder.parent.name]
     makers = {PRETRAIN.section: text_lesson, SFT.section: sft_lesson, DPO.section: dpo_lesson}
-    found = []
+    found: list[Lesson] = []
+    parent: tuple[Stage, str] | None = None  # whose model started from one with this hash
     while stage:
         folder = model_folder.parents[1] / stage.name / "model"
         description = read_description(folder)[1]
+        if parent and parent[1] != description["sha256"][WEIGHTS]:
+            raise UserError(
+                f"{folder}: is not the model that the stage {parent[0].name} started from, so that "
+                f"nobody knows what that one read; run the stage {parent[0].name} again"
+            )
         if make := makers.get(stage.section):
             given = stage, config, paths, tokenizer, description, tokens, folder.parent
             found.append(make(Told(*given)))
         if config[stage.section].get("init_from"):
             break
-        stage = parent_of(stage, config)
+        before = description["info"].get("parent")
+        parent, stage = (stage, before) if before else None, parent_of(stage, config)
     return found[::-1]
 
 
@@ -151,11 +161,18 @@ class Told(NamedTuple):
         model = ModelConfig.from_dict(self.config["model"])
         return replace(model, context=getattr(self.settings, "context", None) or model.context)
 
-    def rows(self, rows: int, rows_per_step: int) -> Rows:
-        info = self.description["info"]
+    def rows(self, data: Sequence[str], rows: int, rows_per_step: int) -> Rows:
+        """The rows of the stage, made of what has the hashes `data`."""
+        info, seed = self.description["info"], self.config["seed"]
+        now = row_facts(seed, data, rows, rows_per_step)
+        if changed := changes(info.get("rows", now), now):
+            raise UserError(
+                f"{self.folder}: its model was trained on other rows than the configuration has "
+                f"now, so that the steps would be wrong ({', '.join(changed)}); run the stage "
+                f"{self.stage.name} again"
+            )
         skipped = Skipped(info.get("skipped", []))
-        seed, name = self.config["seed"], self.stage.section
-        return Rows(name, seed, rows, rows_per_step, info["step"], skipped)
+        return Rows(self.stage.section, seed, rows, rows_per_step, info["step"], skipped)
 
     def kept(
         self, records: list[TokenRecord], stream: RecordStream | PairStream, sides: int
@@ -195,7 +212,8 @@ def text_lesson(told: Told) -> Lesson:
             return range(0)
         return range(first // length, (first + tokens - 1) // length + 1)
 
-    return Lesson(told.rows(stream.row_count, stream.rows_per_step), rows_of)
+    sizes = stream.row_count, stream.rows_per_step
+    return Lesson(told.rows([told.tokens.fingerprint], *sizes), rows_of)
 
 
 def sft_lesson(told: Told) -> Lesson:
@@ -233,9 +251,11 @@ def record_lesson(told: Told, folder: RecordFolder, learn: Callable[[], Kept]) -
     tens of thousands of records take half a minute; it is found again if that is damaged, or of
     another training."""
     path, fingerprint = told.folder / KEPT, told.description["info"]["fingerprint"]
-    kept = read_kept(path, fingerprint)
-    if kept is None:
-        kept = learn()
+    found = read_kept(path, fingerprint)
+    kept = found or learn()
+    data = [folder.check(part) for part in ("train", "validation")]
+    rows = told.rows(data, *kept.sizes.tolist())
+    if found is None:
         with contextlib.suppress(OSError, UserError), atomic_write(path, "wb") as file:
             np.savez(file, fingerprint=fingerprint, **kept._asdict())
     for array in (kept.tokens, kept.order):
@@ -247,8 +267,7 @@ def record_lesson(told: Told, folder: RecordFolder, learn: Callable[[], Kept]) -
         record = int(np.searchsorted(kept.starts, first, side="right")) - 1
         return [int(kept.row_of[record])]
 
-    rows, rows_per_step = kept.sizes.tolist()
-    return Lesson(told.rows(rows, rows_per_step), rows_of, records)
+    return Lesson(rows, rows_of, records)
 
 
 def read_kept(path: Path, fingerprint: str) -> Kept | None:

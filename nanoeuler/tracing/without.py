@@ -7,7 +7,7 @@ alone, on the machine and with the versions that made the first.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -148,9 +148,12 @@ def train_without(left_out: LeftOut, backend: "Backend") -> Path:
     require_ours(folder / PRETRAIN.name / "model")
     folder.mkdir(parents=True, exist_ok=True)
     write_resolved(folder / RESOLVED, config | {"run": folder.name})
+    settings = Pretrain.read(config[PRETRAIN.section])
+    if settings.keep == "final":  # measurements on the way decide nothing
+        settings = replace(settings, validate_every=settings.tokens)
     inputs = Inputs(
         config,
-        Pretrain.read(config[PRETRAIN.section]),
+        settings,
         Path(left_out.paths.tokens),
         Path(left_out.paths.tokenizer),
         folder / PRETRAIN.name,

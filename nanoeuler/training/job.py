@@ -82,6 +82,15 @@ class Job:
         return coarsened(self.config, sum(at >= steps for at in self.grow_at))
 
     @property
+    def rows(self) -> dict[str, Any]:
+        """What decides the rows of each step, for those who ask later when something was read."""
+        records = BY_SECTION[self.stage].records
+        data = self.inputs[records.kind if records else "tokens"]
+        hashes = [data] if isinstance(data, str) else data
+        sizes = self.stream.row_count, self.stream.rows_per_step
+        return row_facts(self.inputs["seed"], hashes, *sizes)
+
+    @property
     def model_folder(self) -> Path:
         return self.output / "model"
 
@@ -109,6 +118,12 @@ class Job:
     @property
     def tokens_per_step(self) -> int:
         return self.stream.rows_per_step * self.stream.length
+
+
+def row_facts(seed: int, data: Sequence[str], rows: int, rows_per_step: int) -> dict[str, Any]:
+    """`Job.rows` of a stage whose epoch has `rows`, made of files with the hashes `data`."""
+    named = " ".join(each[:12] for each in data)
+    return {"seed": seed, "data": named, "rows": rows, "rows_per_step": rows_per_step}
 
 
 DURATION = {"tokens", "epochs"}

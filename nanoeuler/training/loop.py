@@ -480,6 +480,7 @@ class Trainer:
         info = {
             "step": step,
             "tokens": step * job.tokens_per_step,
+            "rows": job.rows,
             "fingerprint": job.fingerprint,
             "provenance": provenance.collect(job.backend.device_name),
             **({"skipped": self.skipped.ranges} if self.skipped.ranges else {}),

@@ -1,14 +1,16 @@
 """`nanoeuler trace` of a tiny run, beside a search byte by byte and a replay of its batches."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.cli import main
-from nanoeuler.config import read_resolved
+from nanoeuler.config import RESOLVED, read_resolved, write_resolved
 from nanoeuler.config.stages import BY_NAME
+from nanoeuler.errors import UserError
 from nanoeuler.storage.integrity import SEAL, seal
 from nanoeuler.tracing.trace import HELD_OUT, TRAINED, Tracer
 from nanoeuler.training.stages import module_of
@@ -183,6 +185,33 @@ def test_an_index_of_other_tokens_is_refused(run, tmp_path, capsys):
         assert "nanoeuler index --tokens" in capsys.readouterr().err
     finally:
         path.write_text(content)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"seed": 9}, r"tiny/dpo: its model was trained on other rows .*\(seed 1 → 9\)"),
+        ({"pretrain": {"batch_tokens": 320}}, r"\(rows_per_step 5 → 10\); run the stage pretrain"),
+        ({"sft": {"batch_tokens": 384}}, r"tiny/sft: .*\(rows_per_step 2 → 4\)"),
+        (None, "is not the model that the stage sft started from, .*; run the stage sft again"),
+    ],
+)
+def test_a_model_of_other_rows_than_the_configuration_has_is_refused(
+    run, tmp_path, change, sentence
+):
+    folder = tmp_path / "tiny"
+    shutil.copytree(run.paths.results, folder)
+    if change is None:
+        shutil.copytree(run.model("dpo"), folder / "pretrain" / "model", dirs_exist_ok=True)
+    else:
+        config = read_resolved(folder / RESOLVED)
+        for key, value in change.items():
+            config[key] = config[key] | value if isinstance(value, dict) else value
+        (folder / "sft" / "traced.npz").unlink(missing_ok=True)  # it has the rows of the training
+        write_resolved(folder / RESOLVED, config)
+    for _ in range(2):
+        with pytest.raises(UserError, match=sentence):
+            Tracer(folder / "dpo" / "model")
 
 
 def test_what_is_kept_of_records_is_found_again_where_it_is_damaged(run, tracer):
