@@ -32,6 +32,7 @@ WholeRun = Callable[[str, float, float], float | None]
 None where that is unknown, or nothing follows."""
 ATTEMPT = "attempt process="
 """How the first line of a process begins in a file that has lines of earlier ones."""
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 ERASE = "\r\x1b[K"
 """Returns a terminal to the start of its line and erases it."""
 
@@ -55,14 +56,18 @@ class Terminal(logging.StreamHandler):
 
     progress = ""
     whole_run: WholeRun | None = None
+    in_text = False
+    """Does the terminal's line hold the beginning of a text, such as a reply?"""
 
     def emit(self, record: logging.LogRecord) -> None:
         super().emit(record)
+        Terminal.in_text = False
         if self.progress:
             self.draw(self.progress)
 
     def format(self, record: logging.LogRecord) -> str:
-        return (ERASE if self.stream.isatty() else "") + super().format(record)
+        before = "\n" if self.in_text else ERASE
+        return (before if self.stream.isatty() else "") + super().format(record)
 
     def draw(self, text: str) -> None:
         """Rewrite the progress line; an empty text erases it."""
@@ -142,6 +147,15 @@ def tell(text: str, stream: TextIO, end: str = "\n") -> None:
         if not is_closed(error):
             raise
         forget(stream)
+
+
+def write(text: str) -> None:
+    """Write a part of a text to standard output, at once. A line of the log that comes between its
+    parts leaves on a terminal what is there."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+    if shown := COLOUR.sub("", text):
+        Terminal.in_text = sys.stdout.isatty() and not shown.endswith("\n")
 
 
 def is_closed(error: BaseException | None) -> bool:

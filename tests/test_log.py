@@ -86,6 +86,29 @@ log.line("model", "is written")
     assert drawn[2:] == ["validation step=5\r\n", drawn[1], "", "model  is written\r\n"]
 
 
+def test_a_line_between_the_parts_of_a_reply_leaves_what_is_there():
+    """As where machine code is compiled behind the first token."""
+    program = """
+from nanoeuler import log
+log.start()
+log.write("\\x1b[1mF")
+log.write("\\x1b[0m")
+log.line("compiling", "machine code")
+log.write("ennick\\n")
+log.line("generate", tokens=2)
+"""
+    ours, theirs = pty.openpty()
+    at_terminal = {"stdout": theirs, "stderr": theirs}
+    process = subprocess.Popen([sys.executable, "-c", program], **at_terminal, cwd=CHECKOUT)
+    assert process.wait(30) == 0
+    os.close(theirs)
+    drawn = os.read(ours, 10_000).decode()
+    os.close(ours)
+    assert drawn == (
+        "\x1b[1mF\x1b[0m\r\ncompiling  machine code\r\nennick\r\n\r\x1b[Kgenerate tokens=2\r\n"
+    )
+
+
 def test_progress_tells_the_time_left_of_the_stage_and_of_the_whole_run(capsys):
     log.start(whole_run=lambda tag, rate, left: left + 200.0)
     for columns in (False, True):

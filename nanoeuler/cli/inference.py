@@ -128,18 +128,14 @@ def run_generate(options: argparse.Namespace) -> None:
     text, further = read_prompt(prompt), as_text(options.input, "--input")
     model = api.load(folder, **loading_options(options))
     reply = model.stream(text, further, options.raw, max_tokens, **sampling, **form)
-    output = sys.stdout
-    last = ""
-    if output.isatty() and (options.raw or model.template is None):  # it goes on with these words
-        output.write(log.printable(text))
-        output.flush()
+    last, at_terminal = "", sys.stdout.isatty()
+    if at_terminal and (options.raw or model.template is None):  # it goes on with these words
+        log.write(log.printable(text))
     for piece in reply:
-        output.write(log.printable(piece) if output.isatty() else piece)
-        output.flush()
+        log.write(log.printable(piece) if at_terminal else piece)
         last = piece or last
     if not last.endswith("\n"):
-        output.write("\n")
-        output.flush()
+        log.write("\n")
     speed = reply.tokens_per_second
     log.line(
         "generate",
@@ -238,7 +234,7 @@ def run_chat(options: argparse.Namespace) -> None:
     conversation = Conversation(model.writer, template, options.history)
     max_tokens = api.MAX_TOKENS if options.max_tokens is None else options.max_tokens
     chat = Chat(
-        *(conversation, sampling, max_tokens, terminal.write),
+        *(conversation, sampling, max_tokens, log.write),
         notice_style=terminal.notice,
         fit=terminal.fit,
         shows_speed=terminal.is_one,
@@ -251,7 +247,7 @@ def run_chat(options: argparse.Namespace) -> None:
     chat.pasting = terminal.pasting if terminal.is_one else ""
     chat.run(terminal.read)
     if terminal.prompt:
-        terminal.write("\n")
+        log.write("\n")
 
 
 def register_serve(subparsers: Subparsers) -> None:

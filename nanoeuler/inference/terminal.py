@@ -11,6 +11,7 @@ import textwrap
 from collections.abc import Iterable
 from typing import Any
 
+from nanoeuler import log
 from nanoeuler.system.machine import state_folder
 
 KEPT = 1000
@@ -65,14 +66,10 @@ class Terminal:
             text = input(self.prompt)
         finally:
             if self.colours:
-                self.write(RESET)
+                log.write(RESET)
         if self.history:
             self.history.keep(text)
         return text
-
-    def write(self, text: str) -> None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
 
     def fit(self, text: str) -> str:
         """Lines broken between words where the terminal ends; a list of commands stays one."""
