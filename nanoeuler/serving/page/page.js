@@ -299,7 +299,9 @@ function report({ tokens, began, first, last, end, speed }) {
   if (count) {
     said.push(`${count} ${count === 1 ? "token" : "tokens"}`);
     said.push(`first after ${Math.round(first - began)} ms`);
-    if (last > first) said.push(`${Math.round((1000 * (count - 1)) / (last - first))} tokens/s`);
+    const lasted = last - first;
+    // a short reply comes in one piece, which says nothing of its speed
+    if (lasted > 50) said.push(`${Math.round((1000 * (count - 1)) / lasted)} tokens/s`);
   }
   speed.replaceChildren(said.join(" · "), count && end ? " · " : "", end);
 }
