@@ -66,8 +66,11 @@ def open_store(address: str, folder: str) -> Store:
             "it by the environment or a file of your own (AWS_SECRET_ACCESS_KEY, ~/.aws)"
         )
     scheme = SCHEME.match(address)
+    place = address[scheme.end() if scheme else 0 :].rstrip("/")
+    if not place:
+        raise StoreError(f"{address}: names no bucket, host or folder")
     if scheme is None or scheme[1].lower() == "file":
-        return DiskStore(Path(address[scheme.end() if scheme else 0 :]), folder)
+        return DiskStore(Path(place).expanduser(), folder)
     return RemoteStore(address.rstrip("/"), folder)
 
 
