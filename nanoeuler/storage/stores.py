@@ -186,7 +186,8 @@ def explained(address: str) -> Iterator[None]:
         yield
     except Exception as error:
         kind = Missing if isinstance(error, FileNotFoundError) else StoreError
-        text = reason(error)
+        cause = error.__cause__ if isinstance(error, UserError) else None
+        text = reason(cause if isinstance(cause, OSError) else error)  # not "free space, run again"
         raise kind(text if text.startswith(address) else f"{address}: {text}") from error
 
 

@@ -152,13 +152,16 @@ class Mirror:
     def copy(self, pointer: Pointer) -> None:
         """Make the mirror hold what `pointer` names, and then say so in it."""
         began, amount = time.monotonic(), 0
-        there, before = self.store.sizes(), self.read(NEWEST)
+        needed, there, before = sizes(pointer), self.store.sizes(), self.read(NEWEST)
+        kept = needed.keys() | sizes(before or self.read(BEFORE)).keys()
+        for name in there.keys() - kept:  # first: they may be what fills a disk
+            if HASH.fullmatch(name):
+                self.store.remove(name)
 
         def moved(count: int) -> None:
             nonlocal amount
             amount, self.moved_at = amount + count, time.monotonic()
 
-        needed = sizes(pointer)
         for name, size in needed.items():
             if there.get(name) != size or name in self.damaged:
                 with open(self.outbox / name, "rb") as file:
@@ -166,9 +169,6 @@ class Mirror:
         if before is not None:
             self.write(BEFORE, before)
         self.write(NEWEST, pointer)
-        for name in there.keys() - needed.keys() - sizes(before).keys():
-            if HASH.fullmatch(name):
-                self.store.remove(name)
         self.damaged -= needed.keys()
         seconds = time.monotonic() - began
         log.line("mirror", "", step=last_step(pointer), copied=log.size(amount), seconds=seconds)

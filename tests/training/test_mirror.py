@@ -277,10 +277,15 @@ def test_of_a_damaged_pointer_the_one_before_counts(tmp_path, place, pointer):
     assert not second.mirror.fetch(10), "a checkpoint is here"
 
 
-def test_files_that_no_pointer_names_are_deleted(tmp_path, place):
+def test_files_that_no_pointer_names_are_deleted(tmp_path, place, monkeypatch):
     machine = Machine(tmp_path / "first", place)
     machine.save(10)
     (folder_of(place) / "notes.txt").write_text("somebody's")
+    (folder_of(place) / ("f" * 64)).write_text("of a copy that was broken off")
+    with monkeypatch.context() as full:
+        full.setattr(machine.mirror.store, "write", lambda *_: open_store("", "it is full"))
+        machine.save(15)
+    assert not (folder_of(place) / ("f" * 64)).exists(), "it may be what fills the disk"
     old = named(place, 10, "model.safetensors")
     machine.save(20)
     assert old.exists(), "a machine that reads the pointer before may need it"
