@@ -187,8 +187,8 @@ class Evaluate(Section):
         default=None,
     )
     tasks: list[Task] = key(
-        "multiple-choice and last-word tasks that are scored; an entry gives name, and url, kind, "
-        "shots, delimiter, baseline and limit where they differ from the sources file",
+        "tasks that are scored; an entry gives name, and url, kind, shots, delimiter, baseline and "
+        "limit where they differ from the sources file",
         default=[],
     )
     controls: bool = key(

@@ -79,7 +79,7 @@ class Material:
     index: Path | None = None
     """Manifest of the index of the tokens: how much of the replies is copied from the text."""
     tasks: tuple[Path, ...] = ()
-    """Manifests of multiple-choice tasks."""
+    """Manifests of tasks."""
 
 
 def evaluate(

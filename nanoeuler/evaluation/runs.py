@@ -58,7 +58,9 @@ def run_folders(places: Iterable[Path]) -> list[Path]:
     for place in places:
         here = [place] if is_run(place) else sorted(filter(is_run, place.glob("*/")))
         if not here:
-            raise UserError(f"{place}: no run is there; give a folder of runs, such as results")
+            trials = next(place.glob("experiments/*/*/configuration.json"), None)
+            instead = f"those of an experiment, {trials.parents[1]}" if trials else "results"
+            raise UserError(f"{place}: no run is there; give a folder of runs, such as {instead}")
         found += here
     return list(dict.fromkeys(found))
 

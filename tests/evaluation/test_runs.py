@@ -55,6 +55,17 @@ def test_energy_is_that_of_all_stages_where_all_were_measured(places, capsys):
     assert deep.split() == ["deep", "3", "kJ", "–"]
 
 
+def test_a_folder_of_experiments_alone_is_told_as_such(tmp_path, capsys):
+    trial = tmp_path / "experiments" / "mine" / "base-seed1"
+    trial.mkdir(parents=True)
+    (trial / "configuration.json").touch()
+    assert main(["runs", str(tmp_path)]) == 1
+    place = tmp_path / "experiments" / "mine"
+    assert (
+        f"give a folder of runs, such as those of an experiment, {place}" in capsys.readouterr().err
+    )
+
+
 def test_runs_are_sorted_and_chosen_by_any_key(places, capsys):
     def names(*arguments):
         return [each["run"] for each in json.loads(listed(capsys, *places, "--json", *arguments))]

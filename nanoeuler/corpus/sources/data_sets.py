@@ -355,7 +355,7 @@ class Tasks(DataSets):
 
     name = title = "tasks"
     entries = dict[str, TaskEntry]
-    meaning = "multiple-choice and last-word tasks by name"
+    meaning = "tasks by name"
     steps = (
         Step(
             rule="fetch_task",
