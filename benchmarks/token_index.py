@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from nanoeuler.serving.traces import MOST_TEXT
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.shards import MANIFEST, ShardWriter, TokenStore, write_manifest
 from nanoeuler.tracing.index import Index, build_index, matches
@@ -84,6 +85,9 @@ def main() -> None:
                 seconds.append(time.perf_counter() - began)
             low, median, high = 1000 * np.quantile(seconds, [0.1, 0.5, 0.9])
             print(f"a search of {QUERY} tokens, {told}: {median:.1f} ms ({low:.1f} to {high:.1f})")
+        began = time.perf_counter()
+        matches(parts, text[:MOST_TEXT])
+        print(f"one of {MOST_TEXT:,} in a row: {1000 * (time.perf_counter() - began):.0f} ms")
 
 
 if __name__ == "__main__":

@@ -58,7 +58,8 @@ def register_without(subparsers: Subparsers) -> None:
         help="train again without a document, and show what changes",
         description="Pretrain a run's model again without a document, on rows that are otherwise "
         "the same, and show bits per byte and a reply before and after. It takes as long as the "
-        "run's pretraining, and resumes where it stopped.",
+        "run's pretraining, less what a checkpoint has from before the document was first read, "
+        "and resumes where it stopped.",
     )
     parser.add_argument(
         "words",

@@ -35,8 +35,6 @@ MOST_THREADS = 6
 MEMORISED = 50
 """Tokens of a span that counts as memorised: too many to have been put together anew (Carlini et
 al. 2023, Quantifying memorization across neural language models)."""
-BLOCK = 1 << 24
-"""Tokens that are searched for documents at a time."""
 ORIGIN = Origin("`nanoeuler index`", "run it again")
 
 
@@ -156,6 +154,7 @@ def build_index(
     require_ours(output)
     store, tokenizer = TokenStore.open(tokens), Tokenizer.load(tokenizer_path)
     store.check_tokenizer(tokenizer, tokenizer_path)
+    end_id = tokenizer.end_id
     splits: dict[str, dict[str, Any]] = {}
     total = sum(len(store.tokens(split)) for split in store.manifest["splits"])
     with (
@@ -166,15 +165,15 @@ def build_index(
         for split in store.manifest["splits"]:
             splits[split] = {}
             for source in store.sources(split):
-                sequence, stem = store.tokens(split, source), f"{split}-{source}"
-                starts = document_starts(sequence, tokenizer.end_id)
+                stem, starts = f"{split}-{source}", document_starts(store, split, source, end_id)
                 found = splits[split][source] = {
                     "starts": write(folder / f"{stem}.starts", starts.astype("<u8")),
                     "parts": [],
                 }
-                for number, (first, stop) in enumerate(cut(starts, len(sequence), size)):
+                length = store.manifest["splits"][split][source]["tokens"]
+                for number, (first, stop) in enumerate(cut(starts, length, size)):
                     path = folder / f"{stem}-{number:03d}"
-                    sort = partial(sort_part, sequence, first, stop, path, store.dtype)
+                    sort = partial(sort_part, store, split, source, first, stop, path)
                     jobs.append((found["parts"], stop - first, sort))
         entries = map_in_order(lambda job: job[2](), jobs, min(threads, MOST_THREADS))
         for (parts, length, _), entry in zip(jobs, entries, strict=True):
@@ -187,10 +186,13 @@ def build_index(
     log.line("index", tokens=total, parts=len(jobs), output=output)
 
 
-def document_starts(sequence: TokenSequence, end_id: int) -> np.ndarray:
-    """Where each document begins, with its `</s>`: int64 (documents,)."""
-    blocks = range(0, len(sequence), BLOCK)
-    found = [first + np.flatnonzero(sequence[first : first + BLOCK] == end_id) for first in blocks]
+def document_starts(store: TokenStore, split: str, source: str, end_id: int) -> np.ndarray:
+    """Where each document of a source begins, with its `</s>`: int64 (documents,)."""
+    found, before = [], 0
+    for shard in store.manifest["splits"][split][source]["shards"]:
+        tokens = store.map_shard(shard)  # one at a time: what is mapped counts as memory
+        found.append(before + np.flatnonzero(tokens == end_id))
+        before += len(tokens)
     return np.concatenate(found)
 
 
@@ -208,14 +210,15 @@ def cut(starts: np.ndarray, total: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def sort_part(
-    sequence: TokenSequence, first: int, stop: int, path: Path, dtype: np.dtype
+    store: TokenStore, split: str, source: str, first: int, stop: int, path: Path
 ) -> dict[str, Any]:
     """Write the suffix array of tokens [first, stop) of a source; returns the manifest's entry."""
+    sequence = store.tokens(split, source)
     tokens = sequence[first:stop]
     shard, offset = shard_of(sequence, first)
     whole = offset + len(tokens) <= len(shard)
     order = write(Path(f"{path}.order"), suffix_array(tokens).astype("<i4", copy=False))
-    copy = None if whole else write(Path(f"{path}.tokens"), tokens.astype(dtype))
+    copy = None if whole else write(Path(f"{path}.tokens"), tokens.astype(store.dtype))
     return {"first": first, "order": order, "tokens": copy}
 
 

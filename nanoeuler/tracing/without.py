@@ -6,6 +6,7 @@ alone, on the machine and with the versions that made the first.
 """
 
 import re
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,10 +25,15 @@ from nanoeuler.inference.api import LanguageModel, load_on
 from nanoeuler.model.documents import TokenSlices
 from nanoeuler.model.files import CONFIG
 from nanoeuler.model.likelihood import bits_per_byte, token_byte_lengths
+from nanoeuler.storage.files import link_or_copy, write_json
 from nanoeuler.storage.folders import require_ours
+from nanoeuler.storage.integrity import seal
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.shards import TokenStore
 from nanoeuler.tracing.index import document_starts
+from nanoeuler.tracing.lessons import row_places
+from nanoeuler.training.checkpoint import STATE, Checkpoints
+from nanoeuler.training.job import Job, fingerprint
 from nanoeuler.training.loop import train
 from nanoeuler.training.stages import pretrain
 from nanoeuler.training.stages.inputs import Inputs
@@ -113,7 +119,7 @@ def leave_out(run: Path, names: Sequence[str]) -> LeftOut:
         found[origin] = rows
     places, chosen, offset = [], [], 0
     for source, entry in store.manifest["splits"]["train"].items():
-        starts = document_starts(store.tokens("train", source), tokenizer.end_id)
+        starts = document_starts(store, "train", source, tokenizer.end_id)
         places.append(offset + np.stack([starts, np.append(starts[1:], entry["tokens"])], axis=1))
         rows = [row for origin, rows in found.items() if origin.source == source for row in rows]
         chosen.append(np.isin(np.arange(len(starts)), rows))
@@ -159,7 +165,32 @@ def train_without(left_out: LeftOut, backend: "Backend") -> Path:
         folder / PRETRAIN.name,
         without=[(first, stop) for first, stop in left_out.places[left_out.chosen].tolist()],
     )
-    return train(pretrain.job(inputs, backend))
+    job = pretrain.job(inputs, backend)
+    take_shared_checkpoint(left_out, job)
+    return train(job)
+
+
+def take_shared_checkpoint(left_out: LeftOut, job: Job) -> None:
+    """Let `job` begin with the run's last checkpoint from before the documents were first read, if
+    there is one: up to there both trainings are the same."""
+    checkpoints = Checkpoints(job.output / "checkpoints")
+    if checkpoints.steps() or job.settings.keep == "best":  # which may be weights of a later step
+        return
+    stream = job.stream
+    rows = np.arange(stream.row_count)[:, None] * stream.length
+    chosen = left_out.places[left_out.chosen]
+    read = ((chosen[:, 0] < rows + stream.length) & (rows < chosen[:, 1])).any(axis=1)
+    places = row_places(left_out.config["seed"], PRETRAIN.section, 0, stream.row_count)
+    first = int(places[read].min()) // stream.rows_per_step
+    of_run = Checkpoints(left_out.run / PRETRAIN.name / "checkpoints")
+    state = of_run.newest(first)
+    inputs = {key: value for key, value in job.inputs.items() if key != "without"}
+    whole = fingerprint(job.stage, job.settings, candidate=job.backend.candidate, **inputs)
+    if state is None or state["fingerprint"] != whole or state["skipped"]:
+        return
+    folder = checkpoints.path(state["step"])
+    shutil.copytree(of_run.path(state["step"]), folder, copy_function=link_or_copy)
+    write_json(folder / STATE, seal(state | {"fingerprint": job.fingerprint}))
 
 
 def compare(

@@ -1,6 +1,7 @@
 """`nanoeuler without` on a tiny run, and the rows that it trains on."""
 
 import json
+import shutil
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -8,9 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.cli import main
+from nanoeuler.config import RESOLVED, read_resolved, write_resolved
 from nanoeuler.corpus.origins import Origins
+from nanoeuler.model.files import load_model
 from nanoeuler.tracing.trace import Tracer
+from nanoeuler.tracing.without import leave_out, train_without
+from nanoeuler.training.checkpoint import Checkpoints
 from nanoeuler.training.streams import TextStream
 from tests.tracing.conftest import SECRET
 
@@ -72,6 +78,30 @@ def test_a_second_call_takes_the_model_that_is_there(run, told, capsys):
     assert "was finished with these settings" in said.err
     assert "“The hen saw” goes on" in said.out
     assert f"{told['bits_per_byte']['document']['without']:.4f}" in said.out
+
+
+def test_training_begins_with_the_run_s_last_checkpoint_before_the_document(run, tmp_path, capsys):
+    folder = tmp_path / "tiny"
+    shutil.copytree(run.paths.results, folder)
+    config = read_resolved(folder / RESOLVED)
+    section = config["pretrain"] | {"schedule": "wsd", "decay_share": 0.4, "tokens": 4000}
+    write_resolved(folder / RESOLVED, config | {"pretrain": section})
+    given = ["--tokens", run.paths.tokens, "--tokenizer", run.paths.tokenizer]
+    given += ["--config", str(folder / RESOLVED), "--output", str(folder / "pretrain")]
+    assert main(["pretrain", *given, "--device", "reference"]) == 0
+    kept = Checkpoints(folder / "pretrain" / "checkpoints")
+    assert kept.steps() == [15, 25]  # the one before the decay, and the last
+    late = leave_out(folder, ["01.txt"])  # which step 16 is the first to read
+    weights = []
+    for _ in range(2):
+        model = train_without(late, ReferenceBackend())
+        weights.append(load_model(model).parameters)
+        shutil.rmtree(late.folder)
+        kept.remove(15)
+    said = capsys.readouterr().err
+    assert said.count("going on from step 15 of 25") == 1
+    assert (weights[0] == weights[1]).all()
+    assert (weights[0] != load_model(folder / "pretrain" / "model").parameters).any()
 
 
 @pytest.mark.parametrize(
