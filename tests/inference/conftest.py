@@ -74,14 +74,21 @@ def tuned_folder(tmp_path_factory, tokenizer_path):
     return tune(tmp_path_factory.mktemp("tuned") / "model", tokenizer_path, RECORDS)
 
 
-def tune(folder: Path, tokenizer_path: Path, replies: dict[str, str], context=96, steps=90) -> Path:
+def tune(
+    folder: Path,
+    tokenizer_path: Path,
+    replies: dict[str, str],
+    context=96,
+    steps=90,
+    template=alpaca,
+) -> Path:
     """Tune a model until it has memorised the replies to instructions, which may have calls of the
     calculator. Returns its folder."""
     tokenizer = Tokenizer.load(tokenizer_path)
     fields = FIELDS | {"context": context, "vocab_size": tokenizer.vocab_size}
     config = ModelConfig.from_dict(fields)
     end_id = tokenizer.end_id
-    prompts = [[end_id, *tokenizer.encode(alpaca(instruction))] for instruction in replies]
+    prompts = [[end_id, *tokenizer.encode(template(instruction))] for instruction in replies]
     encoded = [encode_reply(reply, tokenizer) for reply in replies.values()]
     records = [
         [*prompt, *reply.ids, end_id] for prompt, reply in zip(prompts, encoded, strict=True)

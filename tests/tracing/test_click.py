@@ -14,14 +14,15 @@ from tests.tracing.conftest import SECRET
 
 __all__ = ["browser"]
 
-QUESTION, REPLY = "What is said?", f"😀 {SECRET}, and {SECRET}, é."
+BEGINNING, CONTINUED = "Listen: ", f"😀 {SECRET}, é."
 
 
 @pytest.fixture(scope="module")
 def server(run, tmp_path_factory):
     """A model of the run that quotes its training text, and the same one without its run."""
     folder = tmp_path_factory.mktemp("quoting")
-    alone = tune(folder / "alone", Path(run.paths.tokenizer), {QUESTION: REPLY}, 400, 130)
+    given = Path(run.paths.tokenizer), {BEGINNING: CONTINUED}
+    alone = tune(folder / "alone", *given, steps=120, template=str)
     shutil.copytree(run.paths.results, folder / "tiny")
     quoting = folder / "tiny" / "sft" / "model"
     save_model(quoting, replace(load_model(alone), info=load_model(quoting).info))
@@ -41,7 +42,8 @@ def test_a_click_marks_the_words_that_were_read_and_says_where_and_when(
         page.wait_for_selector("#models input", state="attached")
         page.evaluate("document.getElementById('settings').open = true")
         page.fill("#temperature", "0")
-        page.fill("#text", QUESTION)
+        page.check("[name=mode][value=text]")
+        page.fill("#text", BEGINNING)
         page.keyboard.press("Enter")
         quoting, alone = (page.locator(".reply").nth(i) for i in range(2))
         where = quoting.get_by_role("button", name="Where does this come from?")
@@ -54,9 +56,9 @@ def test_a_click_marks_the_words_that_were_read_and_says_where_and_when(
         sync_api.expect(passage).to_contain_text("11.txt · own text")
         sync_api.expect(passage.locator(".read")).to_contain_text("read by pretrain at step")
         words = "(name) => [...CSS.highlights.get(name)].map(String)"
-        assert page.evaluate(words, "copied").count(SECRET) == 2
+        assert page.evaluate(words, "copied") == [SECRET]
         passage.hover()
-        assert page.evaluate(words, "pointed") == [SECRET, SECRET]
+        assert page.evaluate(words, "pointed") == [SECRET]
         assert page.evaluate("document.documentElement.scrollWidth") == width
         assert alone.get_by_role("button").count() == 1  # to regenerate
         page.get_by_role("button", name="Hide where it comes from").click()
