@@ -46,6 +46,8 @@ say so two minutes before, or less."""
 
 Pointer = dict[str, Any]
 """The content of `newest.json`."""
+Listed = dict[str, Any]
+"""What it says of a checkpoint, or of a file."""
 
 
 class Damaged(Exception):
@@ -92,7 +94,7 @@ class Mirror:
                 self.wanted = self.gather()
             except (OSError, UserError) as error:
                 self.tell(error)
-            self.tidy()
+            self.tidy()  # or a slow copy would let the outbox grow
             self.moved_at = time.monotonic()
             self.changed.notify_all()
 
@@ -107,6 +109,8 @@ class Mirror:
                     hashes = {**hashes, STATE: sha256_file(folder / STATE)}
                     files = {name: self.post(folder / name, hashes[name]) for name in hashes}
                     found.append({"step": step, "files": files})
+        if not found:
+            raise UserError(f"{self.checkpoints.folder}: no checkpoint is there")
         measured, metrics = self.outbox / METRICS, None
         with contextlib.suppress(FileNotFoundError):
             shutil.copyfile(self.job.output / METRICS, measured)  # lines are being added to it
@@ -114,7 +118,7 @@ class Mirror:
             metrics = self.post(measured, measured.name)
         return self.pointer(found, metrics)
 
-    def post(self, path: Path, sha256: str) -> Pointer:
+    def post(self, path: Path, sha256: str) -> Listed:
         """Put a file into the outbox; returns what a pointer says of it."""
         posted, size = self.outbox / sha256, path.stat().st_size
         whole = posted.exists() and posted.stat().st_size == size  # not copied to a full disk
@@ -123,13 +127,13 @@ class Mirror:
         return {"sha256": sha256, "bytes": size}
 
     def tidy(self) -> None:
-        """Delete what needs no copy any more; while a slow copy lasts, the outbox must not grow."""
+        """Delete what needs no copy any more."""
         needed = sizes(self.wanted).keys() | sizes(self.copying).keys()
-        for path in self.outbox.iterdir():
+        for path in self.outbox.glob("*"):
             if path.name not in needed:
-                path.unlink()
+                path.unlink(missing_ok=True)
 
-    def pointer(self, checkpoints: list[Pointer], metrics: Pointer | None) -> Pointer:
+    def pointer(self, checkpoints: list[Listed], metrics: Listed | None) -> Pointer:
         job = {"stage": self.job.stage, "fingerprint": self.job.fingerprint}
         return seal({"version": VERSION, **job, "checkpoints": checkpoints, "metrics": metrics})
 
@@ -138,6 +142,7 @@ class Mirror:
         while True:
             with self.changed:
                 self.copying = None
+                self.tidy()
                 self.changed.notify_all()
                 self.changed.wait_for(lambda: self.wanted is not None or self.ended)
                 if self.wanted is None:
@@ -153,6 +158,8 @@ class Mirror:
         """Make the mirror hold what `pointer` names, and then say so in it."""
         began, amount = time.monotonic(), 0
         needed, there, before = sizes(pointer), self.store.sizes(), self.read(NEWEST)
+        if before and before["checkpoints"] == pointer["checkpoints"] and not self.damaged:
+            return  # a start with nothing new
         kept = needed.keys() | sizes(before or self.read(BEFORE)).keys()
         for name in there.keys() - kept:  # first: they may be what fills a disk
             if HASH.fullmatch(name):
@@ -172,9 +179,7 @@ class Mirror:
         self.damaged -= needed.keys()
         seconds = time.monotonic() - began
         log.line("mirror", "", step=last_step(pointer), copied=log.size(amount), seconds=seconds)
-        with self.changed:
-            self.copied, self.copying = set(needed), None
-            self.tidy()
+        self.copied = set(needed)
 
     def write(self, name: str, pointer: Pointer) -> None:
         self.store.write(name, io.BytesIO(json.dumps(pointer, indent=2).encode()))
@@ -247,7 +252,7 @@ class Mirror:
                     log.line("mirror", f"{METRICS} is left out: {error}")
         return found
 
-    def fetch_checkpoint(self, checkpoint: Pointer, progress: log.Progress) -> bool:
+    def fetch_checkpoint(self, checkpoint: Listed, progress: log.Progress) -> bool:
         """Fetch a checkpoint, if it is not here; False where it is damaged there."""
         step, files = checkpoint["step"], checkpoint["files"]
         folder = self.checkpoints.path(step)
@@ -266,7 +271,7 @@ class Mirror:
             return False
         return True
 
-    def checked(self, file: Pointer, progress: log.Progress) -> Iterator[bytes]:
+    def checked(self, file: Listed, progress: log.Progress) -> Iterator[bytes]:
         """The parts of a file of the mirror. Raises `Damaged` in the end where they are not it."""
         name, left, digest = file["sha256"], file["bytes"], hashlib.sha256()
         with contextlib.suppress(Missing):

@@ -170,6 +170,8 @@ def test_what_could_not_be_copied_is_copied_by_the_next_start(trainer, tmp_path)
     disk.mkdir()
     trainer.config["pretrain"] |= {"keep": "best", "validate_every": 15}
     mirrored(trainer, str(disk / "runs"), RARE).stop_at(20, signal.SIGTERM)
+    last = trainer.checkpoints()[-1].name.removeprefix("step-")
+    assert named(disk / "runs", int(last), "state.json").exists(), "before the end"
     disk.rename(tmp_path / "unmounted")
     said = trainer.run()
     assert "going on from the checkpoint that is here" in said
@@ -191,7 +193,7 @@ MODEL = ModelConfig(vocab_size=16, dim=8, layers=1, heads=1, kv_heads=1, ffn=8, 
 class Machine:
     """Has checkpoints, and a mirror at a path."""
 
-    def __init__(self, results: Path, place: Path, fingerprint: str = "a" * 64):
+    def __init__(self, results: Path, place: Path | str, fingerprint: str = "a" * 64):
         self.checkpoints = Checkpoints(results / "checkpoints")
         self.checkpoints.folder.mkdir(parents=True)
         self.job = SimpleNamespace(stage="pretrain", fingerprint=fingerprint, output=results)
@@ -238,8 +240,9 @@ def named(place: Path, step: int, name: str, pointer: str = "newest.json") -> Pa
     return folder_of(place) / found["files"][name]["sha256"]
 
 
-def test_a_fresh_machine_has_what_the_first_had(tmp_path, place):
-    first = Machine(tmp_path / "first", place)
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_a_fresh_machine_has_what_the_first_had(tmp_path, place, scheme):
+    first = Machine(tmp_path / "first", f"{scheme}{place}")
     first.save(10, 20, 30)
     second = Machine(tmp_path / "second", place)
     assert second.mirror.fetch(None)
@@ -294,6 +297,13 @@ def test_files_that_no_pointer_names_are_deleted(tmp_path, place, monkeypatch):
     assert (folder_of(place) / "notes.txt").exists()
     hashes = [path for path in folder_of(place).iterdir() if len(path.name) == 64]
     assert len(hashes) == 6
+
+
+def test_a_folder_that_has_lost_its_checkpoints_leaves_the_mirror_as_it_is(tmp_path, place):
+    machine = Machine(tmp_path / "first", place)
+    machine.save(10)
+    machine.save()
+    assert named(place, 10, "model.safetensors").exists()
 
 
 def test_another_training_finds_nothing_and_changes_nothing(tmp_path, place):
