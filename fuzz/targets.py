@@ -229,6 +229,19 @@ class MovedTrainer(Trainer):
         return command.process.returncode != 0
 
 
+class LostTrainer(Trainer):
+    """A trainer whose results are lost with each kill, but for their mirror."""
+
+    def __init__(self, stage: str, whole: Path, folder: Path, rng: random.Random):
+        super().__init__(stage, whole, folder, rng)
+        self.config["checkpoint_mirror"] = str(folder / "mirror")
+
+    def kill(self, command: Command, what: str) -> bool:
+        killed = super().kill(command, what)
+        shutil.rmtree(self.results / self.stage, ignore_errors=True)
+        return killed
+
+
 class SharedTrainer(Trainer):
     """A pretraining run of several ranks, any of which may be killed."""
 

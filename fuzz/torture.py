@@ -3,10 +3,11 @@
     python -m fuzz.torture --kills 200
 
 Trainers of each stage are killed (SIGKILL) at random moments and while they save, and of a trainer
-with several ranks one rank, whereupon the others must end; or one rank is suspended (SIGSTOP), or
-the folder is moved away. So is the workflow of tests/workflow/ci.yaml: Snakemake alone, which
-leaves its trainer at work, and its whole process group; and so are export, import, evaluation and
-report. After each kill the same command is given again.
+with several ranks one rank, whereupon the others must end; or one rank is suspended (SIGSTOP), the
+folder is moved away, or it is lost, but for its mirror. So is the workflow of
+tests/workflow/ci.yaml: Snakemake alone, which leaves its trainer at work, and its whole process
+group; and so are export, import, evaluation and report. After each kill the same command is given
+again.
 """
 
 import argparse
@@ -24,6 +25,7 @@ from fuzz.table import markdown
 from fuzz.targets import (
     Counts,
     Failed,
+    LostTrainer,
     MovedTrainer,
     SharedTrainer,
     SuspendedTrainer,
@@ -34,8 +36,9 @@ from fuzz.targets import (
 )
 
 SHARES = {
-    "trainer": 0.25,
-    "save": 0.25,
+    "trainer": 0.2,
+    "save": 0.2,
+    "lost": 0.1,
     "rank": 0.1,
     "suspended": 0.03,
     "moved": 0.05,
@@ -93,6 +96,8 @@ def torture(kills: int, seed: int, folder: Path, kinds: Iterable[str]) -> tuple[
             targets: list[Target] = [Trainer(s, whole, folder / "killed", rng) for s in INPUTS]
         elif kind == "moved":
             targets = [MovedTrainer(s, whole, folder / "killed", rng) for s in INPUTS]
+        elif kind == "lost":
+            targets = [LostTrainer(s, whole, folder / "killed", rng) for s in INPUTS]
         elif kind == "rank":
             targets = [SharedTrainer(whole, folder / "killed", rng)]
         elif kind == "suspended":
