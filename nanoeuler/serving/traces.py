@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # many modules, which a server without an index does without
     from nanoeuler.tracing.trace import Tracer
 
 MOST_TEXT = 10_000
-"""Characters of a text: at worst, a part of the index then takes 0.1 s."""
+"""Characters of a text: at worst, a copy in tokens of a byte, a part of the index takes 0.2 s."""
 MOST_WAITING = 16
 """Texts that wait to be traced."""
 Some = Annotated[Whole, Field(ge=1, le=100)]
