@@ -7,6 +7,8 @@ waits. Linux shows RAPL's to root alone, unless `energy_uj` in /sys/class/powerc
 import contextlib
 import ctypes
 import threading
+import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -38,7 +40,7 @@ class Meter:
         if zones or not cpu:
             self.counters[CPU] = [zone.joules for zone in zones]
         if zones:
-            threading.Thread(target=self.keep_up, daemon=True).start()
+            threading.Thread(target=keep_up, args=(weakref.ref(self),), daemon=True).start()
 
     def joules(self) -> dict[str, float]:
         """Joules by the counters that may be read. Where one vanishes, it is told, and devices of
@@ -53,11 +55,12 @@ class Meter:
                     log.line("notice", f"{error}; this stage's energy is not measured")
         return found
 
-    def keep_up(self) -> None:
-        """Read the counters before they wrap twice."""
-        while CPU in self.counters:
-            threading.Event().wait(READ_SECONDS)
-            self.joules()
+
+def keep_up(known: "weakref.ref[Meter]") -> None:
+    """Read the counters before they wrap twice, as long as there is a meter of them."""
+    while (meter := known()) and CPU in meter.joules():
+        del meter
+        time.sleep(READ_SECONDS)
 
 
 # ---- processors
