@@ -40,7 +40,7 @@ def test_the_looks_spend_the_level_and_no_more(planned):
 def test_false_verdicts_of_changes_that_do_nothing_stay_below_the_level(level, planned):
     """Scores of a pair share what the seed does; their difference is normal, with mean 0."""
     random = np.random.default_rng(7)
-    experiments = 6_000
+    experiments = 2_000
     of_seed = random.normal(0, 1, (experiments, planned, 1))
     scores = 1.2 + 0.003 * of_seed + 0.002 * random.normal(0, 1, (experiments, planned, 2))
     differences = scores[..., 1] - scores[..., 0]

@@ -181,8 +181,9 @@ def test_a_long_word_is_encoded_in_little_time(tokenizer: Tokenizer, peer: token
         assert tokenizer.encode(text).tolist() == peer.encode(text).ids
 
 
-def test_ids_of_every_code_point_equal_tokenizers(tokenizer: Tokenizer, peer: tokenizers.Tokenizer):
-    alone = [chr(code) for code in CODE_POINTS]
+def test_ids_of_code_points_equal_tokenizers(tokenizer: Tokenizer, peer: tokenizers.Tokenizer):
+    """Of every fifth; all are classified in test_pretokenizer.py."""
+    alone = [chr(code) for code in CODE_POINTS[::5]]
     for start in range(0, len(alone), 10_000):
         part = alone[start : start + 10_000]
         # a batch of single characters would cost its threads more than the characters do

@@ -11,6 +11,7 @@ from nanoeuler.interchange.adapters import import_adapters
 from nanoeuler.interchange.quantizing import quantize_folder
 from nanoeuler.model.files import load_model
 from nanoeuler.storage.files import sha256_file
+from tests.training.conftest import Trainer
 
 LORA = {"rank": 4, "dropout": 0.2, "targets": "all"}
 WIDE = {"dim": 32, "head_size": 16, "ffn": 40}
@@ -26,16 +27,20 @@ def adapting(trainer):
     return trainer
 
 
+@pytest.fixture(scope="module")
+def wide(data, tmp_path_factory):
+    """The folder of a model that was fine-tuned from random weights."""
+    trainer = Trainer(data, tmp_path_factory.mktemp("wide"))
+    trainer.config["model"] |= WIDE
+    trainer.run("sft")
+    return trainer.output / "sft" / "model"
+
+
 @pytest.fixture(params=["int8", "int4"])
-def base(request, adapting, tmp_path):
-    """The folder of a quantized model that was fine-tuned from random weights."""
-    lora = adapting.config["sft"].pop("lora")
-    adapting.run("sft")
-    folder, model = tmp_path / request.param, adapting.output / "sft" / "model"
-    quantize_folder(model, folder, request.param)
-    shutil.rmtree(adapting.output / "sft")
-    adapting.config["sft"]["lora"] = lora
-    return folder
+def base(request, wide, tmp_path):
+    """The folder of that model in codes."""
+    quantize_folder(wide, tmp_path / request.param, request.param)
+    return tmp_path / request.param
 
 
 @pytest.mark.parametrize("stage", ["sft", "dpo", "rl"])
