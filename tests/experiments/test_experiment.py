@@ -1,6 +1,5 @@
-"""`nanoeuler experiment` itself: real trials of a tiny model, and requests that are refused."""
+"""Requests for experiments: those that are refused, and budgets of joules."""
 
-import json
 import subprocess
 import sys
 
@@ -19,35 +18,6 @@ CHANGES = ("--change", "pretrain.learning_rate=2e-3", "--change", "pretrain={wei
 def experiment(folder, *arguments):
     command = [sys.executable, "-m", "nanoeuler", "experiment", LESSONS, *map(str, arguments)]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-
-
-def test_arms_are_trained_by_the_same_seeds_and_judged_and_nothing_is_trained_twice(tmp_path):
-    asked = "--tokens", 20_000, "--seeds", "5,6", "--name", "mine", *CHANGES, "--json"
-    done = experiment(tmp_path, *asked)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["folder"] == "results/experiments/mine"
-    assert found["seeds"] == [5, 6]
-    base, faster, decayed = found["arms"]
-    assert base["name"] == "base"
-    assert "verdict" not in base
-    for arm in (faster, decayed):
-        assert arm["tokens"] == base["tokens"] == 20_000
-        pairs = zip(arm["bits_per_byte"], base["bits_per_byte"], strict=True)
-        first, second = (own - other for own, other in pairs)
-        assert arm["difference"] == pytest.approx((first + second) / 2)
-        assert arm["standard_error"] == pytest.approx(abs(first - second) / 2)
-        assert arm["verdict"] in ("better", "worse", "undecided")
-    assert faster["change"] == {"pretrain.learning_rate": 2e-3}
-    trials = sorted((tmp_path / found["folder"]).glob("*-seed*/pretrain/metrics.jsonl"))
-    assert len(trials) == 6
-    before = {path: path.stat().st_mtime_ns for path in trials}
-    again = experiment(tmp_path, *asked)
-    assert json.loads(again.stdout) == found
-    assert {path: path.stat().st_mtime_ns for path in trials} == before
-    other = experiment(tmp_path, "--tokens", 30_000, *asked[2:])
-    assert other.returncode == 1
-    assert "results/experiments/mine: holds an experiment with another question" in other.stderr
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ device: cpu
 NAMES = ("Bea", "Bram", "Hild", "Amos", "Wren")
 PLACES = ("quay", "inn", "mill", "harbour", "lighthouse", "market", "school")
 CHANGES = ["--change", "pretrain.learning_rate=1e-5", "--change", "pretrain.init_from=nowhere"]
+RATES = ("--change", "pretrain.learning_rate=2e-3", "--change", "pretrain={weight_decay: 0.2}")
 
 
 @pytest.fixture
@@ -47,6 +48,37 @@ def start(folder, *words: str) -> subprocess.Popen:
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def test_arms_are_trained_by_the_same_seeds_and_judged_and_nothing_is_trained_twice(folder):
+    asked = "tiny.yaml", "--tokens", "8000", "--seeds", "5,6", "--name", "mine", *RATES, "--json"
+    done = start(folder, "experiment", *asked)
+    out, err = done.communicate(timeout=CEILING)
+    assert done.returncode == 0, err
+    found = json.loads(out)
+    assert found["folder"] == "results/experiments/mine"
+    assert found["seeds"] == [5, 6]
+    base, faster, decayed = found["arms"]
+    assert base["name"] == "base"
+    assert "verdict" not in base
+    for arm in (faster, decayed):
+        assert arm["tokens"] == base["tokens"] == 8000
+        pairs = zip(arm["bits_per_byte"], base["bits_per_byte"], strict=True)
+        first, second = (own - other for own, other in pairs)
+        assert arm["difference"] == pytest.approx((first + second) / 2)
+        assert arm["standard_error"] == pytest.approx(abs(first - second) / 2)
+        assert arm["verdict"] in ("better", "worse", "undecided")
+    assert faster["change"] == {"pretrain.learning_rate": 2e-3}
+    trials = sorted((folder / found["folder"]).glob("*-seed*/pretrain/metrics.jsonl"))
+    assert len(trials) == 6
+    before = {path: path.stat().st_mtime_ns for path in trials}
+    again = start(folder, "experiment", *asked)
+    assert json.loads(again.communicate(timeout=CEILING)[0]) == found
+    assert {path: path.stat().st_mtime_ns for path in trials} == before
+    other = start(folder, "experiment", "tiny.yaml", "--tokens", "9000", *asked[3:])
+    said = other.communicate(timeout=CEILING)[1]
+    assert other.returncode == 1
+    assert "results/experiments/mine: holds an experiment with another question" in said
 
 
 def test_an_experiment_that_was_stopped_goes_on_and_tells_gains_from_failures(folder):
