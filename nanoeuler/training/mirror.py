@@ -28,7 +28,14 @@ from typing import Any
 
 from nanoeuler import log
 from nanoeuler.errors import UserError
-from nanoeuler.storage.files import MOST_JSON, atomic_write, link_or_copy, parse_json, sha256_file
+from nanoeuler.storage.files import (
+    MOST_JSON,
+    atomic_write,
+    explain_os_errors,
+    link_or_copy,
+    parse_json,
+    sha256_file,
+)
 from nanoeuler.storage.folders import atomic_folder, content_of, files_of_ours
 from nanoeuler.storage.integrity import Origin, check_seal, seal
 from nanoeuler.storage.stores import Missing, StoreError, open_store, reason
@@ -75,7 +82,10 @@ class Mirror:
     @contextlib.contextmanager
     def at_work(self) -> Iterator["Mirror"]:
         """Copy what `take` notes, and wait for the last of it."""
-        with temporary_beside(self.checkpoints.folder / "mirror", folder=True) as self.outbox:
+        outbox = self.checkpoints.folder / "mirror"
+        with contextlib.ExitStack() as stack:
+            with explain_os_errors(outbox):
+                self.outbox = stack.enter_context(temporary_beside(outbox, folder=True))
             threading.Thread(target=self.work, daemon=True).start()
             try:
                 yield self
