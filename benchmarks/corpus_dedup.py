@@ -124,7 +124,8 @@ def quality(options: argparse.Namespace) -> None:
         texts = [text for (text,) in connection.execute(query, values).fetchall()]
     batch = Batch.of(texts)
     hashes, borders = hash_words(batch)
-    found = find_near_copies(sign(hashes, borders), THRESHOLD, threads=1)
+    with tempfile.TemporaryDirectory(dir=options.folder) as scratch:
+        found = find_near_copies(sign(hashes, borders), THRESHOLD, 1, Path(scratch))
     holders: dict[tuple[int, ...], list[int]] = collections.defaultdict(list)
     sizes, likest = [], np.zeros(len(texts))
     for document in range(len(texts)):

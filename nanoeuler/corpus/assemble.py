@@ -34,6 +34,7 @@ from nanoeuler.corpus.survey import COPY, HELD_OUT, NEAR_COPY, QUOTING, TRAIN, P
 from nanoeuler.errors import UserError
 from nanoeuler.storage.files import canonical_json, read_json, sha256_file, sha256_text, write_json
 from nanoeuler.storage.folders import atomic_folder, require_ours
+from nanoeuler.storage.spilled import spill_folder
 from nanoeuler.storage.temporary import sweep
 
 SPLITS = ("train", "validation")
@@ -60,26 +61,27 @@ def assemble(
     output = Path(output)
     require_corpus(output)
     sweep(output)
-    found = look_at(sources, validation_share, cleaning, threads)
-    examined = [found.compare(number, each, threads) for number, each in enumerate(found.surveys)]
-    told, ignored = found.decide(examined, cleaning.threshold, threads)
-    with (
-        atomic_folder(output / SPLITS[0]) as train,
-        atomic_folder(output / SPLITS[1]) as validation,
-    ):
-        entries = {
-            each.source.name: finish(
-                describe(each, counts),
-                each.source.name,
-                [
-                    write(group, stem, train, validation, threads)
-                    for stem, group in named_groups(each)
-                ],
-            )
-            for each, counts in zip(found.surveys, told, strict=True)
-        }
-        # the manifest must not describe files that are being replaced
-        (output / "manifest.json").unlink(missing_ok=True)
+    with spill_folder(output) as folder:
+        found = look_at(sources, validation_share, cleaning, threads, folder)
+        examined = [found.compare(*each, threads) for each in enumerate(found.surveys)]
+        told, ignored = found.decide(examined, cleaning.threshold, threads, folder)
+        with (
+            atomic_folder(output / SPLITS[0]) as train,
+            atomic_folder(output / SPLITS[1]) as validation,
+        ):
+            entries = {
+                each.source.name: finish(
+                    describe(each, counts),
+                    each.source.name,
+                    [
+                        write(group, stem, train, validation, threads)
+                        for stem, group in named_groups(each)
+                    ],
+                )
+                for each, counts in zip(found.surveys, told, strict=True)
+            }
+            # the manifest must not describe files that are being replaced
+            (output / "manifest.json").unlink(missing_ok=True)
     return write_manifest(output, name, validation_share, cleaning, ignored, entries)
 
 

@@ -5,6 +5,7 @@ document is read once, and its words are hashed for both searches.
 """
 
 import itertools
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from nanoeuler.corpus.batches import Batch, ordered_map
 from nanoeuler.corpus.contamination import (
     NO_RUNS,
     NONE,
+    ONLY_FREQUENT,
     Measured,
     Quotations,
     Runs,
@@ -39,10 +41,12 @@ from nanoeuler.corpus.survey import (
 )
 from nanoeuler.corpus.word_hashes import hash_words
 from nanoeuler.errors import UserError
+from nanoeuler.storage.spilled import BLOCK, blocks, disk_array, map_file
 
 NO_WORDS = np.zeros(0, np.uint64), np.zeros(1, np.int64)
 NO_ROWS = np.zeros(0, np.int64)
 NO_SIGNATURES = np.zeros((0, HASHES), np.uint8)
+QUOTATION = np.dtype([("document", "<i8"), ("run", "<i8"), ("owner", "u1")])
 HELD_OUT_TEXT = "held-out text"  # its name among the sets that training documents may quote
 
 
@@ -69,7 +73,13 @@ class HeldOut(NamedTuple):
 
 
 def look_at_held_out(
-    found: Survey, near: bool, threshold: float, share: float, measure: bool, threads: int
+    found: Survey,
+    near: bool,
+    threshold: float,
+    share: float,
+    measure: bool,
+    threads: int,
+    folder: Path,
 ) -> HeldOut:
     """Read a source's held-out text; its runs of words are collected if `measure`.
 
@@ -109,7 +119,9 @@ def look_at_held_out(
         np.concatenate(column) for column in list(zip(*looked_at, strict=True))[1:4]
     )
     if near:
-        found.fates[rows[find_near_copies(signatures, threshold, threads)]] = NEAR_COPY
+        with tempfile.TemporaryDirectory(dir=folder) as inside:
+            copies = find_near_copies(signatures, threshold, threads, Path(inside))
+            found.fates[rows[copies]] = NEAR_COPY
     kept = [NO_RUNS]
     for one in looked_at[1:]:
         fates = found.fates[one.rows]
@@ -224,60 +236,75 @@ class Findings:
         return compare(found, signing, self.others[number], self.measured, threads)
 
     def decide(
-        self, examined: Sequence[Iterable[Examined]], threshold: float, threads: int
+        self, examined: Sequence[Iterable[Examined]], threshold: float, threads: int, folder: Path
     ) -> tuple[list[dict[str, Any]], int]:
         """Enter near-duplicates and quotations, which were found in each source, in its survey.
 
-        Returns the manifest's counts of each source's quotations, and the number of runs of words
-        that were ignored because they are frequent.
+        What does not fit into memory is put into `folder`. Returns the manifest's counts of each
+        source's quotations, and the number of runs of words that were ignored as frequent.
         """
-        quotations = Quotations(self.measured)
-        borders = np.cumsum([0, *(len(found.fates) for found in self.surveys)])
-        touched = []
+        borders = np.cumsum([0, *(len(found.fates) for found in self.surveys)]).tolist()
+        owners = disk_array(folder / "owners", borders[-1], np.uint8)
+        owners[:] = NONE
+        quotations = Quotations(self.measured, owners)
         for found, signed, pieces, first in zip(
             self.surveys, self.signed, examined, borders[:-1], strict=True
         ):
-            signatures = [NO_SIGNATURES if signed is None else signed]
-            quoting = []
-            for one in pieces:
-                signatures.append(one.signatures)
-                quoting.append((one.documents, one.runs, one.owners))
-            if signed is not None:
-                signatures = [np.concatenate(signatures)]  # and none is kept twice
-                near = find_near_copies(signatures[0], threshold, threads)
-                found.fates[np.flatnonzero(found.fates == TRAIN)[near[len(signed) :]]] = NEAR_COPY
-            touched.append(np.zeros(len(found.fates), bool))
-            for documents, runs, owners in quoting:
-                kept = found.fates[documents] == TRAIN
-                touched[-1][documents[kept]] = True
-                quotations.add(documents[kept] + int(first), runs[kept], owners[kept])
-        owners = quotations.owners(int(borders[-1]))
+            with tempfile.TemporaryDirectory(dir=folder) as inside:
+                files = Path(inside)
+                with (
+                    open(files / "signatures", "wb") as signatures,
+                    open(files / "quotations", "wb") as quoting,
+                ):
+                    signatures.write((NO_SIGNATURES if signed is None else signed).data)
+                    for one in pieces:
+                        signatures.write(one.signatures.data)
+                        quoting.write(np.rec.fromarrays(one[2:], QUOTATION).data)
+                if signed is not None:
+                    of_all = map_file(files / "signatures", np.uint8).reshape(-1, HASHES)
+                    near = find_near_copies(of_all, threshold, threads, files)[len(signed) :]
+                    for rows in blocks(len(found.fates)):
+                        fates = found.fates[rows]
+                        training = np.flatnonzero(fates == TRAIN)
+                        fates[training[near[: len(training)]]] = NEAR_COPY
+                        near = near[len(training) :]
+                with open(files / "quotations", "rb") as quoting:
+                    while len(some := np.fromfile(quoting, QUOTATION, BLOCK)):
+                        some = some[found.fates[some["document"]] == TRAIN]
+                        quotations.add(some["document"] + first, some["run"], some["owner"])
+        owners = quotations.owners()
         told = []
-        for found, any_quoted, first in zip(self.surveys, touched, borders[:-1], strict=True):
+        for found, first in zip(self.surveys, borders[:-1], strict=True):
             of_source = owners[first : first + len(found.fates)]
-            found.fates[of_source != NONE] = QUOTING
+            for rows in blocks(len(of_source)):
+                found.fates[rows][of_source[rows] < ONLY_FREQUENT] = QUOTING
             told.append(
                 {
                     "contaminated": {
-                        test: found.count_where(of_source == index)
+                        test: found.count_of(of_source, index)
                         for index, test in enumerate(self.measured.names)
                     },
-                    "only frequent runs": found.count_where(any_quoted & (of_source == NONE)),
+                    "only frequent runs": found.count_of(of_source, ONLY_FREQUENT),
                 }
             )
         return told, quotations.ignored
 
 
-def look_at(sources: Sequence[Reader], share: float, cleaning: Cleaning, threads: int) -> Findings:
-    """Decide by hashes what is held out and what is a copy, and read the held-out text."""
+def look_at(
+    sources: Sequence[Reader], share: float, cleaning: Cleaning, threads: int, folder: Path
+) -> Findings:
+    """Decide by hashes what is held out and what is a copy, and read the held-out text.
+
+    What does not fit into memory is put into `folder`.
+    """
     modes = [cleaning.duplicates.get(source.kind, "none") for source in sources]
     surveys = [
-        survey(source, share, mode != "none", threads)
+        survey(source, share, mode != "none", threads, folder)
         for source, mode in zip(sources, modes, strict=True)
     ]
     checked = cleaning.decontaminate
     known = [
-        look_at_held_out(found, mode == "near", cleaning.threshold, share, checked, threads)
+        look_at_held_out(found, mode == "near", cleaning.threshold, share, checked, threads, folder)
         for found, mode in zip(surveys, modes, strict=True)
     ]
     held_out = [each.runs for each in known]

@@ -14,7 +14,7 @@ measured texts have, too, are the runs searched for.
 
 Memory for each run of words in the measured texts: 13 bytes (48 while they are sorted), 4 to 8 for
 the filter and the search table, and at most 17 for each of the first `FREQUENT` documents that
-quote it.
+quote it. A byte for each document lies on disk.
 """
 
 import json
@@ -34,7 +34,7 @@ FREQUENT = 10  # training documents
 STRIDE = 8  # words between the starts of two parts of a training document that are looked up
 PART = GRAM - STRIDE + 1  # words of a part: `STRIDE` parts, one word apart, span `GRAM` words
 ROLL = np.uint64(0xD6E8FEB86659FD93)
-NONE = 255
+NONE, ONLY_FREQUENT = 255, 254  # instead of a set that a document quotes
 KEYS_OF_A_CELL = 4  # at most, on average: hashes that share 64 bits of the filter
 
 
@@ -57,7 +57,7 @@ class Measured:
 
     def __init__(self, sets: Sequence[tuple[str, Runs]]):
         self.names = list(dict.fromkeys(name for name, _ in sets))
-        assert len(self.names) < NONE
+        assert len(self.names) < ONLY_FREQUENT
         parts = [NO_RUNS.parts, *(runs.parts for _, runs in sets)]
         self.part_filter = bloom_filter(np.concatenate(parts))
         grams = np.concatenate([NO_RUNS.grams, *(runs.grams for _, runs in sets)])
@@ -101,11 +101,12 @@ class Measured:
 class Quotations:
     """The quotations of `measured` by the documents of a corpus, numbered across all sources.
 
-    Those of a run that has proved frequent are no longer collected.
+    Those of a run that has proved frequent are no longer collected. `first` (uint8, for each
+    document) is where owners are entered; it is `NONE`.
     """
 
-    def __init__(self, measured: Measured):
-        self.measured = measured
+    def __init__(self, measured: Measured, first: np.ndarray):
+        self.first = first
         self.counts = np.zeros(len(measured.grams), np.int32)  # documents that have each run
         self.noted: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
 
@@ -115,6 +116,7 @@ class Quotations:
         `owners` are the sets that they count for.
         """
         np.add.at(self.counts, runs, 1)
+        self.first[documents] = ONLY_FREQUENT
         rare = self.counts[runs] <= FREQUENT
         self.noted.append((documents[rare], runs[rare], owners[rare]))
 
@@ -123,16 +125,15 @@ class Quotations:
         """The number of frequent runs of words."""
         return int((self.counts > FREQUENT).sum())
 
-    def owners(self, total: int) -> np.ndarray:
+    def owners(self) -> np.ndarray:
         """Return for each document the first set that it quotes, as an index into `names`.
 
-        It is `NONE` for a document that quotes nothing but frequent runs of words.
+        It is `NONE` for a document that quotes nothing, and `ONLY_FREQUENT` where no run is rare.
         """
-        first = np.full(total, NONE, np.uint8)
         for documents, runs, owners in self.noted:
             rare = self.counts[runs] <= FREQUENT
-            np.minimum.at(first, documents[rare], owners[rare])
-        return first
+            np.minimum.at(self.first, documents[rare], owners[rare])
+        return self.first
 
 
 def read_evaluation_set(path: Path) -> Batch:

@@ -41,6 +41,7 @@ from nanoeuler.storage.files import (
     write_json,
 )
 from nanoeuler.storage.folders import atomic_folder
+from nanoeuler.storage.spilled import map_file, spill_folder
 
 
 def steps_of(corpus: Path) -> Path:
@@ -58,8 +59,9 @@ def hold_out(
     check_share(share)
     check_threads(threads)
     require_corpus(corpus)
-    found = look_at(sources, share, cleaning, threads)
-    with atomic_folder(steps_of(corpus) / "held-out") as folder:
+    steps = steps_of(corpus)
+    with spill_folder(steps) as spilled, atomic_folder(steps / "held-out") as folder:
+        found = look_at(sources, share, cleaning, threads, spilled)
         save(folder / "measured.npz", found.measured.arrays())
         for number, each in enumerate(found.surveys):
             if in_groups(each.source):
@@ -97,21 +99,20 @@ def choose(corpus: Path, sources: Sequence[Reader], cleaning: Cleaning, threads:
     measured = Measured.of_arrays(load(held_out / "measured.npz"))
     surveys, signed = [], []
     examined: list[Iterable[Examined]] = []
-    for number, source in enumerate(sources):
-        if in_groups(source):
-            groups = [group_survey(held_out, *each) for each in numbered_groups(source)]
-            surveys.append(united(source, groups))
-            examined.append(compared(steps, groups))
-        else:
-            arrays = load(held_out / f"source-{number}.npz")
-            surveys.append(survey_of(source, arrays))
-            rows = slice(0, len(arrays["fates"]))
-            examined.append([Examined(rows, *in_order(arrays))])
-        file = held_out / f"signed-{number}.npy"
-        signed.append(np.load(file) if file.exists() else None)
-    found = Findings(surveys, signed, measured, [measured] * len(sources))
-    told, ignored = found.decide(examined, cleaning.threshold, threads)
-    with atomic_folder(steps / "chosen") as folder:
+    with spill_folder(steps) as spilled, atomic_folder(steps / "chosen") as folder:
+        for number, source in enumerate(sources):
+            if in_groups(source):
+                surveys.append(united(source, held_out, spilled))
+                examined.append(compared(steps, source))
+            else:
+                arrays = load(held_out / f"source-{number}.npz")
+                surveys.append(survey_of(source, arrays))
+                rows = slice(0, len(arrays["fates"]))
+                examined.append([Examined(rows, *in_order(arrays))])
+            file = held_out / f"signed-{number}.npy"
+            signed.append(np.load(file) if file.exists() else None)
+        found = Findings(surveys, signed, measured, [measured] * len(sources))
+        told, ignored = found.decide(examined, cleaning.threshold, threads, spilled)
         for split in SPLITS:
             (folder / split).mkdir()
         chosen = {}
@@ -198,12 +199,17 @@ def group_survey(held_out: Path, source: WebPages, group: int) -> Survey:
     return survey_of(source, load(held_out / f"group-{group:03d}.npz"))
 
 
-def united(source: WebPages, groups: Sequence[Survey]) -> Survey:
-    """The survey of all groups."""
-    fates = np.concatenate([group.fates for group in groups])
-    sizes = np.concatenate([group.sizes for group in groups])
-    counts = [count for group in groups for count in group.counts]
-    return Survey(source, fates, sizes, counts, parted=False)
+def united(source: WebPages, held_out: Path, folder: Path) -> Survey:
+    """The survey of all groups, whose arrays lie in `folder`."""
+    counts: list[int] = []
+    with open(folder / "fates", "wb") as fates, open(folder / "sizes", "wb") as sizes:
+        for each in numbered_groups(source):
+            group = group_survey(held_out, *each)
+            fates.write(group.fates.data)
+            sizes.write(group.sizes.data)
+            counts += group.counts
+    columns = map_file(folder / "fates", np.uint8), map_file(folder / "sizes", np.int64)
+    return Survey(source, *columns, counts, parted=False)
 
 
 def joined(examined: Iterable[Examined]) -> dict[str, np.ndarray]:
@@ -218,14 +224,14 @@ def in_order(arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     return [arrays[name] for name in Examined._fields[1:]]
 
 
-def compared(steps: Path, groups: Sequence[Survey]) -> Iterator[Examined]:
+def compared(steps: Path, source: WebPages) -> Iterator[Examined]:
     """Yield what was found in each group, with the rows of the whole source."""
     first = 0
-    for number, group in enumerate(groups):
+    for number, (_, documents) in enumerate(source.groups()):
         found = load(steps / f"compared-{number:03d}.npz")
         found["documents"] += first
-        yield Examined(slice(first, first + len(group.fates)), *in_order(found))
-        first += len(group.fates)
+        yield Examined(slice(first, first + documents), *in_order(found))
+        first += documents
 
 
 def save(path: Path, arrays: Mapping[str, Any]) -> None:

@@ -16,14 +16,19 @@ shingle (Broder 1997; Li and König 2010, "b-bit minwise hashing").
 """
 
 import functools
+import itertools
 import unicodedata
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 
-from nanoeuler.corpus.batches import Batch
+from nanoeuler.corpus.batches import Batch, ordered_map
 from nanoeuler.corpus.characters import comparable
 from nanoeuler.corpus.word_hashes import SEED, finalise, hash_words, mix
+from nanoeuler.errors import UserError
+from nanoeuler.storage.spilled import COLUMNS, RUN, SortedRuns, blocks, disk_array, release
 from nanoeuler.system.compiling import compiled
 
 SHINGLE = 5  # words; a shorter document is one shingle
@@ -89,6 +94,9 @@ def lowest_of(shingles, factor, summand):
 
 FOUND = 0.99  # share of the pairs at the threshold that agree in a band
 LONGEST_WALK = 256  # documents of one band that are compared: the latest, for pages of a template
+MOST_THREADS = 6  # that sort at a time, in less than 4 GB
+LINKS = 1 << 20  # that are written at a time; at least the pairs of a walk
+PAIR, LONG = range(2)  # kinds of links
 
 
 def bands_and_rows(threshold: float) -> tuple[int, int]:
@@ -111,49 +119,100 @@ def needed_agreement(threshold: float) -> int:
     return int(np.ceil(HASHES * (threshold + (1 - threshold) * CHANCE) - 1e-9))
 
 
-def find_copies(identities: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Mark (bool, per document) the documents whose identity occurs earlier in `order`.
+def find_copies(identities: np.ndarray, later: np.ndarray, folder: Path) -> np.ndarray:
+    """Mark (bool, on disk) the documents whose identity an earlier one has.
 
-    An identity is a hash of the text.
+    An identity is a hash (uint64) of the text. Documents that are `later` (bool) come after all
+    others. The identities are sorted in `folder`.
     """
-    copies = np.ones(len(identities), bool)
-    _, first = np.unique(identities[order], return_index=True)
-    copies[order[first]] = False
+    runs = SortedRuns(folder / "sorted", 64)
+    for rows in blocks(len(identities)):
+        documents = np.arange(rows.start, rows.stop, dtype=np.uint64)
+        runs.add(np.stack([identities[rows], documents, later[rows].astype(np.uint64)], axis=1))
+    runs.finish()
+    copies = disk_array(folder / "copies", len(identities), bool)
+    for part in runs.parts():
+        identity, document, is_later = runs.read(part).T
+        order = np.lexsort((document, is_later, identity))
+        repeats = np.append(False, np.diff(identity[order]) == 0)
+        copies[document[order[repeats]]] = True
+    runs.path.unlink()
     return copies
 
 
-def find_near_copies(signatures: np.ndarray, threshold: float, threads: int) -> np.ndarray:
-    """Mark (bool) the documents that are similar to an earlier one that is kept.
+def find_near_copies(
+    signatures: np.ndarray, threshold: float, threads: int, folder: Path
+) -> np.ndarray:
+    """Mark (bool, on disk) the documents that are similar to an earlier one that is kept.
 
     Similar means about `threshold` or more. Documents without words (signature all zeros) are all
-    kept.
+    kept. `signatures` may lie on disk; what does not fit into memory is put into `folder`.
 
-    One band at a time is searched, in each thread, for documents that are similar to any other of
-    their slot. All others are kept, and no document is dropped for their sake. So it is enough to
-    walk the chains of the suspects, and of slots with so many documents that a walk may end early.
+    Documents are sorted by their slot in each band. All pairs of a slot are links, if the lowest
+    bits of their signatures' bytes differ in no more places than bytes of similar ones may. A slot
+    with more documents than a walk is a link of each of them. Links are sorted by their (later)
+    document. So all documents are decided in their order: one is dropped if it is linked with a
+    similar one that is kept, or similar to one of the latest that are kept in its long slots.
     """
+    bits = len(signatures).bit_length()  # of the number of a document
+    if bits > 32:
+        raise UserError(
+            f"{len(signatures):,} documents are too many to find near-duplicates among them; "
+            "take fewer shards, or set corpus.deduplicate to exact"
+        )
     bands, rows = bands_and_rows(threshold)
     needed, size = needed_agreement(threshold), table_size(len(signatures))
-    suspect = np.zeros(len(signatures), bool)
+    slot_bits = size.bit_length() - 1
+    of_bands = [SortedRuns(folder / f"band-{i}", slot_bits + bits, bits) for i in range(bands)]
+    links, numbers = SortedRuns(folder / "links", bits), itertools.count()
 
-    def search(band: int) -> None:
-        slots = np.empty(len(signatures), np.int32)
-        fill_slots(signatures, band * rows, rows, size, slots)
-        heads = np.full(size, -1, np.int32)
-        chains = np.empty(len(signatures), np.int32)
-        mark_suspects(signatures, slots, needed, heads, chains, np.zeros(size, bool), suspect)
+    def fill_band(band: int) -> None:
+        records = np.empty((len(documents), COLUMNS), np.uint64)
+        fill_slots(chosen, band * rows, rows, size, records[:, 0])
+        records[:, 0] = records[:, 0] << np.uint64(bits) | documents
+        records[:, 1:] = sketches
+        of_bands[band].add(records)
+        of_bands[band].finish()
 
+    def link(band: SortedRuns, part: tuple[int, int]) -> None:
+        records = band.read(part)
+        slots = records[:, 0] >> np.uint64(bits)
+        records[:, 0] &= np.uint64((1 << bits) - 1)
+        starts = np.flatnonzero(np.diff(slots, prepend=~slots[:1]))
+        sizes = np.diff(starts, append=len(slots))
+        for long in np.flatnonzero(sizes > LONGEST_WALK + 1):
+            members = records[starts[long] :][: sizes[long]].copy()
+            members[:, 1:] = next(numbers), LONG
+            links.add(members)
+        found, slot = np.empty((LINKS, COLUMNS), np.uint64), 0
+        while slot < len(starts):
+            slot, count = link_pairs(records, starts, sizes, slot, HASHES - needed, found)
+            links.add(found[:count].copy())
+
+    def similar_links(part: tuple[int, int]) -> np.ndarray:
+        records = links.read(part)
+        return records[are_similar(records, signatures, needed)]
+
+    threads = min(threads, MOST_THREADS)
     with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(search, range(bands)))
-    ranks = np.flatnonzero(suspect)
-    chosen = signatures[ranks]
-    slots, most = np.empty((len(ranks), bands), np.int32), 1
-    for band in range(bands):
-        fill_slots(chosen, band * rows, rows, size, slots[:, band])
-        used, slots[:, band] = np.unique(slots[:, band], return_inverse=True)
-        most = max(most, len(used))
-    near = np.zeros(len(signatures), bool)
-    near[ranks] = walk_chains(chosen, slots, needed, np.full((bands, most), -1, np.int32))
+        for first in range(0, len(signatures), RUN):
+            chosen = np.array(signatures[first : first + RUN])
+            release(signatures)
+            worded = np.flatnonzero(chosen.any(axis=1))
+            chosen, documents = chosen[worded], np.uint64(first) + worded.astype(np.uint64)
+            sketches = np.packbits(chosen & 1, axis=1).view(np.uint64)
+            list(pool.map(fill_band, range(bands)))
+    for band in of_bands:
+        list(ordered_map(partial(link, band), band.parts(), threads))
+        band.path.unlink(missing_ok=True)
+    links.finish()
+    near = disk_array(folder / "near", len(signatures), bool)
+    long = next(numbers)
+    counts = disk_array(folder / "counts", long, np.int64)
+    latest = disk_array(folder / "latest", (long, LONGEST_WALK, COLUMNS), np.uint64)
+    for records in ordered_map(similar_links, links.parts(), threads):
+        decide(records, signatures, needed, near, counts, latest)
+        release(signatures)
     return near
 
 
@@ -169,67 +228,87 @@ def fill_slots(signatures, first, rows, size, slots):
         key = SEED
         for row in range(first, first + rows):
             key = mix(key, np.uint64(signatures[document, row]))
-        slots[document] = np.int32(finalise(key) & np.uint64(size - 1))
+        slots[document] = finalise(key) & np.uint64(size - 1)
 
 
 @compiled()
-def mark_suspects(signatures, slots, needed, heads, chains, crowded, suspect):
-    """Mark documents similar to one of their slot, and all of slots longer than a walk.
+def link_pairs(records, starts, sizes, slot, most, links):
+    """Write a link for each pair of documents of a slot whose sketches differ in `most` bits.
 
-    heads[slot] is the latest document of a slot, chains[rank] the one before it there, -1 the end.
+    Begins with `slot`, and leaves out long ones. Returns the first slot whose links may have no
+    room, and the number of links.
     """
-    for rank in range(len(signatures)):
-        signature = signatures[rank]
-        if not signature.any():
-            continue
-        slot = slots[rank]
-        earlier, walked = heads[slot], 0
-        chains[rank], heads[slot] = earlier, rank
-        if crowded[slot]:
-            suspect[rank] = True
-            continue
-        while earlier >= 0:
-            known = suspect[rank] and suspect[earlier]
-            if not known and agreement(signature, signatures[earlier]) >= needed:
-                suspect[rank] = suspect[earlier] = True
-            earlier = chains[earlier]
-            walked += 1
-        if walked > LONGEST_WALK:
-            crowded[slot] = True
-            earlier = rank
-            while earlier >= 0:
-                suspect[earlier] = True
-                earlier = chains[earlier]
-
-
-@compiled()
-def walk_chains(signatures, slots, needed, heads):
-    """Compare documents with the kept ones of their slots; return which (bool) are duplicates.
-
-    slots[document, band] is the slot of a document. heads[band, slot] is the latest kept document
-    of a slot, chains[document, band] the one kept before it there, -1 the end of the chain.
-    """
-    bands = len(heads)
-    near, chains = np.zeros(len(slots), np.bool_), np.empty(slots.shape, np.int32)
-    for document in range(len(slots)):
-        signature = signatures[document]
-        if not signature.any():
-            continue
-        for band in range(bands):
-            earlier, walked = heads[band, slots[document, band]], 0
-            while earlier >= 0 and walked < LONGEST_WALK and not near[document]:
-                near[document] = agreement(signature, signatures[earlier]) >= needed
-                earlier = chains[earlier, band]
-                walked += 1
-            if near[document]:
+    count = 0
+    while slot < len(starts):
+        start, size = starts[slot], sizes[slot]
+        if size <= LONGEST_WALK + 1:
+            if count + size * (size - 1) // 2 > len(links):
                 break
-        if near[document]:
-            continue
-        for band in range(bands):
-            slot = slots[document, band]
-            chains[document, band] = heads[band, slot]
-            heads[band, slot] = document
-    return near
+            for one in range(start + 1, start + size):
+                for other in range(start, one):
+                    if differing_bits(records[one, 1:], records[other, 1:]) <= most:
+                        links[count, 0], links[count, 1] = records[one, 0], records[other, 0]
+                        links[count, 2] = PAIR
+                        count += 1
+        slot += 1
+    return slot, count
+
+
+@compiled()
+def differing_bits(one, other):
+    count = np.uint64(0)
+    for index in range(len(one)):
+        bits = one[index] ^ other[index]
+        bits -= bits >> np.uint64(1) & np.uint64(0x5555555555555555)
+        pairs = np.uint64(0x3333333333333333)
+        bits = (bits & pairs) + (bits >> np.uint64(2) & pairs)
+        bits = (bits + (bits >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
+        count += bits * np.uint64(0x0101010101010101) >> np.uint64(56)
+    return count
+
+
+@compiled()
+def are_similar(links, signatures, needed):
+    """Whether (bool) the documents of each pair are similar; true for slots."""
+    similar = np.ones(len(links), np.bool_)
+    for at in range(len(links)):
+        if links[at, 2] == PAIR:
+            one, other = signatures[links[at, 0]], signatures[links[at, 1]]
+            similar[at] = agreement(one, other) >= needed
+    return similar
+
+
+@compiled()
+def decide(links, signatures, needed, near, counts, latest):
+    """Enter in `near` (bool) which documents are dropped, of those that have `links`.
+
+    counts[slot] is the number of documents that have been kept in a long slot, latest[slot] has the
+    latest of them, each with its sketch.
+    """
+    first = 0
+    while first < len(links):
+        document, stop = links[first, 0], first
+        while stop < len(links) and links[stop, 0] == document:
+            near[document] |= links[stop, 2] == PAIR and not near[links[stop, 1]]
+            stop += 1
+        signature = signatures[document]
+        sketch = np.zeros(2, np.uint64)
+        for index in range(HASHES):
+            sketch[index // 64] |= np.uint64(signature[index] & 1) << np.uint64(index % 64)
+        for at in range(first, stop):
+            if links[at, 2] == LONG and not near[document]:
+                of_slot = latest[links[at, 1]]
+                for place in range(min(counts[links[at, 1]], LONGEST_WALK)):
+                    if differing_bits(sketch, of_slot[place, 1:]) <= HASHES - needed:
+                        other = signatures[of_slot[place, 0]]
+                        near[document] |= agreement(signature, other) >= needed
+        for at in range(first, stop):
+            if links[at, 2] == LONG and not near[document]:
+                slot = links[at, 1]
+                latest[slot, counts[slot] % LONGEST_WALK, 0] = document
+                latest[slot, counts[slot] % LONGEST_WALK, 1:] = sketch
+                counts[slot] += 1
+        first = stop
 
 
 @compiled()

@@ -36,6 +36,7 @@ from nanoeuler.corpus.characters import (
     whole_characters,
 )
 from nanoeuler.errors import UserError
+from nanoeuler.storage.spilled import blocks
 
 MANY = 10  # keys: a source with as many holds out two at least, with fewer one at least
 SMALLEST_PART = 4_096  # bytes: the least that is held out of a single document, or a tenth of it
@@ -43,6 +44,7 @@ SHORTEST_CUT = 200  # bytes: a shorter document is trained on whole
 SMALLEST_STRETCH, MOST_STRETCHES = 1_024, 16  # bytes; stretches of a document
 FEW = 3  # places from which one is drawn
 HASHED = 64  # bytes, of which each eight are a number: they decide whether a stretch begins there
+BUCKET_BITS = 12  # of a position
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -64,14 +66,32 @@ def last_held_out_position(positions: np.ndarray, sizes: np.ndarray, share: floa
 
     `positions` (uint64) and `sizes` (int64, bytes) are those of the documents. The held-out keys
     are the lowest that together have at most `share` of the bytes: at least one, at least two of
-    `MANY` or more, never all.
+    `MANY` or more, never all. Of arrays on disk, memory holds about the held-out part.
     """
-    keys, key_of = np.unique(positions, return_inverse=True)
+    bytes_of = np.zeros(1 << BUCKET_BITS)  # of the documents whose positions have the same top bits
+    for rows in blocks(len(positions)):
+        bytes_of += np.bincount(bucket_of(positions[rows]), sizes[rows], len(bytes_of))
+    allowed = share * bytes_of.sum()
+    # all documents up to the bucket where the share is passed, and those of `MANY` keys
+    edge = int(np.searchsorted(np.cumsum(bytes_of), allowed, side="right"))
+    edge = max(edge, *np.flatnonzero(bytes_of)[:MANY].tolist(), 0)
+    if len(np.flatnonzero(bytes_of)) < MANY:
+        edge = len(bytes_of)
+    lowest = [
+        rows.start + np.flatnonzero(bucket_of(positions[rows]) <= edge)
+        for rows in blocks(len(positions))
+    ]
+    chosen = np.concatenate([np.zeros(0, np.int64), *lowest])
+    keys, key_of = np.unique(positions[chosen], return_inverse=True)
     if len(keys) < 2:
         return None
-    held_out = np.cumsum(np.bincount(key_of, weights=sizes))  # bytes of the lowest 1, 2, … keys
-    count = int(np.searchsorted(held_out, share * held_out[-1], side="right"))
+    held_out = np.cumsum(np.bincount(key_of, sizes[chosen]))  # bytes of the lowest 1, 2, … keys
+    count = int(np.searchsorted(held_out, allowed, side="right"))
     return int(keys[max(least_held_out(len(keys)), min(count, len(keys) - 1)) - 1])
+
+
+def bucket_of(positions: np.ndarray) -> np.ndarray:
+    return (positions >> np.uint64(64 - BUCKET_BITS)).astype(np.int64)
 
 
 def last_of_own_text(positions: np.ndarray, sizes: np.ndarray, share: float) -> int | None:

@@ -1,22 +1,26 @@
 """Decide for each document of a source whether it is held out, dropped as a copy, or trained on.
 
 This comes before any document is written, and needs sizes and hashes alone: only sources that keep
-no hashes are read for it. cleaning.py compares texts afterwards. Memory per document: 25 bytes, and
-that of near_duplicates.py.
+no hashes are read for it. cleaning.py compares texts afterwards. Of each document 34 bytes lie on
+disk, and 24 more while copies are sought.
 """
 
+import contextlib
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from nanoeuler import log
 from nanoeuler.corpus.batches import Batch, ordered_map
-from nanoeuler.corpus.document_sources import OWN_TEXT, Reader
+from nanoeuler.corpus.document_sources import OWN_TEXT, Outline, Reader
 from nanoeuler.corpus.near_duplicates import find_copies
 from nanoeuler.corpus.split import last_held_out_position, last_of_own_text
 from nanoeuler.errors import UserError
+from nanoeuler.storage.spilled import blocks, disk_array, map_file
 
 TRAIN, HELD_OUT, COPY, NEAR_COPY, QUOTING = range(5)
 
@@ -85,10 +89,16 @@ class Survey:
     stretches: np.ndarray = field(default_factory=NO_STRETCHES.copy)
 
     def count(self, *fates: int) -> dict[str, int]:
-        return self.count_where(np.isin(self.fates, fates))
+        return self.count_of(self.fates, *fates)
 
-    def count_where(self, chosen: np.ndarray) -> dict[str, int]:
-        return {"documents": int(chosen.sum()), "bytes": int(self.sizes[chosen].sum())}
+    def count_of(self, codes: np.ndarray, *wanted: int) -> dict[str, int]:
+        """Count the documents of which `codes` (uint8) has one of the `wanted`, and their bytes."""
+        documents = size = 0
+        for rows in blocks(len(codes)):
+            chosen = np.isin(codes[rows], wanted)
+            documents += int(chosen.sum())
+            size += int(self.sizes[rows][chosen].sum())
+        return {"documents": documents, "bytes": size}
 
     def parts(self) -> Iterator[Part]:
         first = 0
@@ -121,19 +131,26 @@ class Survey:
         return found or [self]
 
 
-def survey(source: Reader, share: float, copies: bool, threads: int) -> Survey:
+def survey(source: Reader, share: float, copies: bool, threads: int, folder: Path) -> Survey:
     """Decide about each document of `source`.
 
     With `copies`, a document with the text of an earlier one is dropped, and so is a training
     document with the text of a held-out one. The choice of held-out documents depends on `share`
-    alone. What is read of the source later must be what is read here.
+    alone. What is read of the source later must be what is read here. The survey's arrays lie in
+    `folder`.
     """
-    parts = []
-    with log.Progress(f"index {source.name}", source.size(), "MB", 1e-6) as progress:
+    counts = []
+    inside = Path(tempfile.mkdtemp(dir=folder))
+    with (
+        log.Progress(f"index {source.name}", source.size(), "MB", 1e-6) as progress,
+        contextlib.ExitStack() as stack,
+    ):
+        files = [stack.enter_context(open(inside / name, "wb")) for name in Outline._fields]
         for outline in ordered_map(lambda find: find(), source.outlines(), threads):
-            parts.append(outline)
+            for file, column in zip(files, outline, strict=True):
+                file.write(np.ascontiguousarray(column).data)
+            counts.append(len(outline.sizes))
             progress.update(int(outline.sizes.sum()))
-    counts = [len(outline.sizes) for outline in parts]
     if not sum(counts):
         reasons = "; ".join(f"{which}: {why}" for which, why in source.left_out.items())
         reasons = f" ({reasons})" if reasons else ""
@@ -141,18 +158,16 @@ def survey(source: Reader, share: float, copies: bool, threads: int) -> Survey:
             f"corpus source {source.name}: no text is left{reasons}; "
             "loosen its filters, add to it, or take it out of corpus.sources"
         )
-    columns = zip(*parts, strict=True)
-    positions, sizes, identities, source.seen = (np.concatenate(column) for column in columns)
+    columns = zip(Outline._fields, (np.uint64, np.int64, np.uint64, np.uint64), strict=True)
+    positions, sizes, identities, source.seen = (map_file(inside / name, t) for name, t in columns)
     choose = last_of_own_text if source.kind == OWN_TEXT else last_held_out_position
     last = choose(positions, sizes, share)
-    fates = np.full(len(sizes), TRAIN, np.uint8)
+    fates = disk_array(inside / "fates", len(sizes), np.uint8)  # all TRAIN
     if last is not None:
-        fates[positions <= np.uint64(last)] = HELD_OUT
+        for rows in blocks(len(fates)):
+            fates[rows][positions[rows] <= np.uint64(last)] = HELD_OUT
     if copies:
-        fates[find_copies(identities, held_out_first(fates))] = COPY
+        copied = find_copies(identities, fates == TRAIN, inside)
+        for rows in blocks(len(fates)):
+            fates[rows][copied[rows]] = COPY
     return Survey(source, fates, sizes, counts, parted=last is None)
-
-
-def held_out_first(fates: np.ndarray) -> np.ndarray:
-    """Return the numbers of the documents that are not dropped: held-out ones, then training."""
-    return np.concatenate([np.flatnonzero(fates == HELD_OUT), np.flatnonzero(fates == TRAIN)])

@@ -12,6 +12,7 @@ from nanoeuler.corpus.contamination import (
     FREQUENT,
     GRAM,
     NONE,
+    ONLY_FREQUENT,
     Measured,
     Quotations,
     Runs,
@@ -46,12 +47,13 @@ def grams(*texts: str) -> Runs:
 
 
 def find(measured: Measured, *texts: str) -> list[int]:
-    """Return the set that each text quotes."""
+    """Return the set that each text quotes, `NONE` where it quotes only frequent runs."""
     batch = Batch.of([text.encode() for text in texts])
     documents, found = measured.find(*hash_words(batch))
-    quotations = Quotations(measured)
+    quotations = Quotations(measured, np.full(len(texts), NONE, np.uint8))
     quotations.add(documents, found, measured.owners[found])
-    return quotations.owners(len(texts)).tolist()
+    owners = quotations.owners()
+    return np.where(owners == ONLY_FREQUENT, NONE, owners).tolist()
 
 
 def test_thirteen_words_are_a_quotation_and_twelve_are_not():

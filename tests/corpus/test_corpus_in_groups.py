@@ -9,6 +9,8 @@ import pytest
 from corpus_samples import manifest_of, run, write_book, write_pages
 
 from nanoeuler.cli import main
+from nanoeuler.corpus import cleaning, near_duplicates
+from nanoeuler.storage import spilled
 from nanoeuler.tokenizer.shards import TokenStore
 
 WORDS = [f"w{number}" for number in range(3_000)]
@@ -63,10 +65,15 @@ def content(folder: Path, *parts: str) -> dict[str, bytes]:
     return {str(file.relative_to(folder)): file.read_bytes() for file in files}
 
 
-def test_steps_in_any_order_write_the_bytes_of_one_process(tmp_path, repeating):
+def test_steps_in_any_order_write_the_bytes_of_one_process(tmp_path, repeating, monkeypatch):
+    """The steps also when memory holds so little that everything is sorted on disk, in parts."""
     books, pages = repeating
     everything = ["--books", *books, "--fineweb", *pages]
     assert run(tmp_path, *everything, "--group-files", "2", output="one", **SETTINGS) == 0
+    for name, limit in {"RUN": 50, "PART": 30, "BLOCK": 9}.items():
+        monkeypatch.setattr(spilled, name, limit)
+    monkeypatch.setattr(near_duplicates, "RUN", 70)
+    monkeypatch.setattr(cleaning, "BLOCK", 9)
     build_in_steps(tmp_path, books, pages, [2, 0, 1])
     parts = ("train", "validation")
     assert content(tmp_path / "one", *parts) == content(tmp_path / "steps", *parts)

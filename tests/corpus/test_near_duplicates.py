@@ -1,14 +1,19 @@
 """Near-duplicates of known similarity are found, other documents are kept."""
 
+import collections
 import itertools
 import random
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from nanoeuler.corpus import near_duplicates
 from nanoeuler.corpus.batches import Batch
 from nanoeuler.corpus.near_duplicates import (
     HASHES,
+    LONGEST_WALK,
     SHINGLE,
     bands_and_rows,
     fill_slots,
@@ -18,9 +23,9 @@ from nanoeuler.corpus.near_duplicates import (
     orders,
     sign,
     table_size,
-    walk_chains,
 )
 from nanoeuler.corpus.word_hashes import hash_words
+from nanoeuler.storage import spilled
 
 
 def invented(number: int, words: int) -> list[str]:
@@ -56,7 +61,9 @@ def near(
 ) -> list[bool]:
     ranks = np.array(range(len(documents)) if order is None else order, np.int64)
     found = np.zeros(len(documents), bool)
-    found[ranks] = find_near_copies(signatures_of(documents)[ranks], threshold, threads=1)
+    with tempfile.TemporaryDirectory() as folder:
+        signatures = signatures_of(documents)[ranks]
+        found[ranks] = find_near_copies(signatures, threshold, 1, Path(folder))
     return found.tolist()
 
 
@@ -79,13 +86,13 @@ def test_signatures_estimate_the_similarity_without_bias(changes):
     ("changes", "expected"), [(1, True), (3, True), (16, False), (30, False), (60, False)]
 )
 def test_copies_above_the_threshold_are_found_and_those_below_kept(changes, expected):
-    found = []
+    documents = []
     for number in range(100):
         one = invented(number, 400)
         other = edited(one, changes, number)
         assert (similarity(one, other) > 0.92) if expected else (similarity(one, other) < 0.68)
-        found.append(near([" ".join(one), " ".join(other)]) == [False, expected])
-    assert all(found)
+        documents += [" ".join(one), " ".join(other)]
+    assert near(documents) == [False, expected] * 100
 
 
 @pytest.mark.parametrize("threshold", [0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0])
@@ -161,15 +168,20 @@ def test_pages_of_one_template_are_kept_and_looked_through_in_bounded_time():
     assert sum(near(documents)) == 0
 
 
-def test_copies_are_what_has_one_identity():
-    assert find_copies(
-        np.array([5, 7, 5, 5, 7, 9], np.uint64), np.array([0, 1, 2, 3, 4, 5])
-    ).tolist() == [False, False, True, True, True, False]
-    assert find_copies(np.array([5, 7, 5], np.uint64), np.array([2, 0, 1])).tolist() == [
-        True,
-        False,
-        False,
-    ]
+def test_copies_are_what_has_one_identity(tmp_path, monkeypatch):
+    def copies(identities: list[int], later: list[bool]) -> list[bool]:
+        return find_copies(np.array(identities, np.uint64), np.array(later), tmp_path).tolist()
+
+    assert copies([5, 7, 5, 5, 7, 9], [False] * 6) == [False, False, True, True, True, False]
+    assert copies([5, 7, 5], [True, True, False]) == [True, False, False]
+    spill(monkeypatch)
+    random = np.random.default_rng(1)
+    drawn = random.integers(0, 2**64, 1_000, np.uint64)[random.integers(0, 1_000, 3_000)]
+    later = random.random(3_000) < 0.5
+    order = np.argsort(later, kind="stable")
+    firsts = order[np.unique(drawn[order], return_index=True)[1]]
+    expected = np.isin(np.arange(3_000), firsts, invert=True)
+    assert copies(drawn.tolist(), later.tolist()) == expected.tolist()
 
 
 def test_the_orders_never_change_and_are_all_different():
@@ -187,20 +199,50 @@ def test_signatures_do_not_depend_on_the_batch():
     assert all((one != other).any() for one, other in itertools.pairwise(together))
 
 
-@pytest.mark.parametrize(("groups", "threshold"), [(10, 0.6), (200, 0.8)])
-def test_bands_in_any_order_find_what_one_search_of_all_bands_finds(groups, threshold):
+def spill(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let memory hold so little that all is done in many parts."""
+    limits = {spilled: {"RUN": 500, "PART": 300, "BLOCK": 70}, near_duplicates: {"RUN": 700}}
+    for module, of_module in limits.items():
+        for name, limit in of_module.items():
+            monkeypatch.setattr(module, name, limit)
+    monkeypatch.setattr(near_duplicates, "LINKS", 33_000)
+
+
+def decided_in_order(signatures: np.ndarray, threshold: float) -> list[bool]:
+    """Compare each document with the latest kept ones of each of its slots."""
+    bands, rows = bands_and_rows(threshold)
+    slots = np.empty((len(signatures), bands), np.uint64)
+    for band in range(bands):
+        fill_slots(signatures, band * rows, rows, table_size(len(signatures)), slots[:, band])
+    kept: dict[tuple[int, int], collections.deque[int]] = collections.defaultdict(
+        lambda: collections.deque(maxlen=LONGEST_WALK)
+    )
+    near = []
+    for document, signature in enumerate(signatures):
+        of_document = [kept[band, slot] for band, slot in enumerate(slots[document].tolist())]
+        others = signatures[sorted({other for of_slot in of_document for other in of_slot})]
+        agreement = (others == signature).sum(axis=1).max(initial=0)
+        near.append(bool(signature.any() and agreement >= needed_agreement(threshold)))
+        if signature.any() and not near[-1]:
+            for of_slot in of_document:
+                of_slot.append(document)
+    return near
+
+
+@pytest.mark.parametrize("spilling", [False, True])
+@pytest.mark.parametrize(("groups", "threshold"), [(10, 0.6), (200, 0.8), (2_000, 0.8)])
+def test_documents_sorted_on_disk_have_the_fates_of_those_compared_in_their_order(
+    groups, threshold, spilling, tmp_path, monkeypatch
+):
     """Also in slots that have more documents than a walk compares: pages of a template."""
     random = np.random.default_rng(groups)
     templates = random.integers(0, 256, (groups, HASHES), np.uint8)
-    signatures = templates[random.integers(0, groups, 15_000)]
+    signatures = templates[random.integers(0, groups, 6_000)]
     changed = random.random(signatures.shape) < random.uniform(0, 0.5, (len(signatures), 1))
     signatures[changed] = random.integers(0, 256, int(changed.sum()), np.uint8)
     signatures[::1000] = 0
-    bands, rows = bands_and_rows(threshold)
-    slots = np.empty((len(signatures), bands), np.int32)
-    for band in range(bands):
-        fill_slots(signatures, band * rows, rows, table_size(len(signatures)), slots[:, band])
-    heads = np.full((bands, table_size(len(signatures))), -1, np.int32)
-    near = walk_chains(signatures, slots, needed_agreement(threshold), heads)
-    assert (find_near_copies(signatures, threshold, threads=2) == near).all()
+    if spilling:
+        spill(monkeypatch)
+    near = find_near_copies(signatures, threshold, 2, tmp_path)
+    assert near.tolist() == decided_in_order(signatures, threshold)
     assert 0.1 < near.mean() < 0.99

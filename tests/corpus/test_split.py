@@ -18,6 +18,7 @@ from nanoeuler.corpus.split import (
     title_key,
 )
 from nanoeuler.errors import UserError
+from nanoeuler.storage import spilled
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -28,6 +29,21 @@ def last_place(documents, share):
         np.array([size for _, size in documents], np.int64),
         share,
     )
+
+
+@pytest.mark.parametrize(("keys", "share"), [(1, 0.1), (2, 0.1), (9, 0.4), (3_000, 0.01)])
+def test_the_lowest_positions_are_held_out_up_to_the_share_of_bytes(keys, share, monkeypatch):
+    """Also where few of the positions are looked at together, and one document is most of all."""
+    monkeypatch.setattr(spilled, "BLOCK", 100)
+    random = np.random.default_rng(keys)
+    positions = random.integers(0, 2**64, keys, np.uint64)[random.integers(0, keys, 5_000)]
+    for sizes in (random.integers(1, 9_000, 5_000), np.where(positions == positions.min(), 99, 1)):
+        ordered = np.unique(positions)
+        of_keys = [int(sizes[positions == key].sum()) for key in ordered]
+        fitting = sum(size <= share * sum(of_keys) for size in itertools.accumulate(of_keys))
+        count = max(2 if len(ordered) >= 10 else 1, min(fitting, len(ordered) - 1))
+        expected = int(ordered[count - 1]) if len(ordered) > 1 else None
+        assert last_held_out_position(positions, sizes, share) == expected
 
 
 def held_out(documents, share):
