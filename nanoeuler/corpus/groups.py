@@ -12,6 +12,8 @@ all sizes and hashes of the documents, only 2 and 4 read the texts of web pages,
 of each page. The folder can be deleted when the manifest is there.
 """
 
+import contextlib
+import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -60,23 +62,25 @@ def hold_out(
     check_threads(threads)
     require_corpus(corpus)
     steps = steps_of(corpus)
-    with spill_folder(steps) as spilled, atomic_folder(steps / "held-out") as folder:
+    with spill_folder(steps) as spilled:
         found = look_at(sources, share, cleaning, threads, spilled)
-        save(folder / "measured.npz", found.measured.arrays())
-        for number, each in enumerate(found.surveys):
-            if in_groups(each.source):
-                if each.parted or not each.source.groups():
-                    raise UserError(
-                        f"corpus source {each.source.name}: it has just one group; leave out "
-                        "--step, which is for several"
-                    )
-                for index, group in enumerate(each.groups()):
-                    save(folder / f"group-{index:03d}.npz", survey_arrays(group))
-            else:
-                examined = joined(found.compare(number, each, threads))
-                save(folder / f"source-{number}.npz", survey_arrays(each) | examined)
-            if (signed := found.signed[number]) is not None:
-                np.save(folder / f"signed-{number}.npy", signed)
+        with atomic_folder(steps / "held-out") as folder:
+            save(folder / "measured.npz", found.measured.arrays())
+            for number, each in enumerate(found.surveys):
+                if in_groups(each.source):
+                    if each.parted or not each.source.groups():
+                        raise UserError(
+                            f"corpus source {each.source.name}: it has just one group; leave out "
+                            "--step, which is for several"
+                        )
+                    for index, group in enumerate(each.groups()):
+                        save(folder / f"group-{index:03d}.npz", survey_arrays(group))
+                else:
+                    save(folder / f"source-{number}.npz", survey_arrays(each))
+                    examined = found.compare(number, each, threads)
+                    save_examined(folder / f"examined-{number}.npz", examined)
+                if (signed := found.signed[number]) is not None:
+                    np.save(folder / f"signed-{number}.npy", signed)
 
 
 def compare(corpus: Path, source: WebPages, group: int, mode: str, threads: int) -> None:
@@ -87,8 +91,8 @@ def compare(corpus: Path, source: WebPages, group: int, mode: str, threads: int)
     measured = Measured.of_arrays(load(held_out / "measured.npz"))
     signed = [NO_SIGNATURES if mode == "near" else None]
     findings = Findings([found], signed, measured, [measured])
-    examined = joined(findings.compare(0, found, threads))
-    save(steps_of(corpus) / f"compared-{group:03d}.npz", examined)
+    examined = findings.compare(0, found, threads)
+    save_examined(steps_of(corpus) / f"compared-{group:03d}.npz", examined)
 
 
 def choose(corpus: Path, sources: Sequence[Reader], cleaning: Cleaning, threads: int) -> None:
@@ -105,10 +109,8 @@ def choose(corpus: Path, sources: Sequence[Reader], cleaning: Cleaning, threads:
                 surveys.append(united(source, held_out, spilled))
                 examined.append(compared(steps, source))
             else:
-                arrays = load(held_out / f"source-{number}.npz")
-                surveys.append(survey_of(source, arrays))
-                rows = slice(0, len(arrays["fates"]))
-                examined.append([Examined(rows, *in_order(arrays))])
+                surveys.append(survey_of(source, load(held_out / f"source-{number}.npz")))
+                examined.append(load_examined(held_out / f"examined-{number}.npz", 0))
             file = held_out / f"signed-{number}.npy"
             signed.append(np.load(file) if file.exists() else None)
         found = Findings(surveys, signed, measured, [measured] * len(sources))
@@ -212,26 +214,30 @@ def united(source: WebPages, held_out: Path, folder: Path) -> Survey:
     return Survey(source, *columns, counts, parted=False)
 
 
-def joined(examined: Iterable[Examined]) -> dict[str, np.ndarray]:
-    """Concatenate the findings of all batches of a survey."""
-    none = np.zeros(0, np.int64)
-    nothing = Examined(slice(0), NO_SIGNATURES, none, none, np.zeros(0, np.uint8))
-    columns = zip(*(one[1:] for one in [nothing, *examined]), strict=True)
-    return dict(zip(Examined._fields[1:], map(np.concatenate, columns), strict=True))
-
-
-def in_order(arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    return [arrays[name] for name in Examined._fields[1:]]
-
-
 def compared(steps: Path, source: WebPages) -> Iterator[Examined]:
     """Yield what was found in each group, with the rows of the whole source."""
     first = 0
     for number, (_, documents) in enumerate(source.groups()):
-        found = load(steps / f"compared-{number:03d}.npz")
-        found["documents"] += first
-        yield Examined(slice(first, first + documents), *in_order(found))
+        yield from load_examined(steps / f"compared-{number:03d}.npz", first)
         first += documents
+
+
+def save_examined(path: Path, examined: Iterable[Examined]) -> None:
+    """Write what was found as it comes: an .npz file holds the arrays of each batch."""
+    with atomic_write(path, "wb") as file, zipfile.ZipFile(file, "w") as archive:
+        for number, one in enumerate(examined):
+            for name, array in zip(Examined._fields[1:], one[1:], strict=True):
+                with archive.open(f"{number}-{name}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, array)
+
+
+def load_examined(path: Path, first: int) -> Iterator[Examined]:
+    """Yield what was found in each batch, with `first` added to the rows of documents."""
+    with opened(path) as arrays:
+        for number in range(len(arrays.files) // len(Examined._fields[1:])):
+            columns = [arrays[f"{number}-{name}"] for name in Examined._fields[1:]]
+            found = Examined(slice(0), *columns)
+            yield found._replace(documents=found.documents + first)
 
 
 def save(path: Path, arrays: Mapping[str, Any]) -> None:
@@ -240,10 +246,17 @@ def save(path: Path, arrays: Mapping[str, Any]) -> None:
 
 
 def load(path: Path) -> dict[str, np.ndarray]:
-    """Raises `UserError` where an earlier step has not written the file."""
+    with opened(path) as arrays:
+        return {name: arrays[name] for name in arrays.files}
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[Any]:
+    """Open an .npz file. Raises `UserError` where an earlier step has not written it."""
     with explain_os_errors(path):
         try:
-            with np.load(path) as arrays:
-                return {name: arrays[name] for name in arrays.files}
+            arrays = np.load(path)
         except FileNotFoundError as error:
             raise UserError(f"{path}: no such file; run the step that writes it first") from error
+        with arrays:
+            yield arrays

@@ -21,9 +21,9 @@ from nanoeuler.storage.temporary import temporary_beside
 
 COLUMNS = 3
 RECORD_BYTES = 8 * COLUMNS
-RUN = 1 << 21
-"""Records that are sorted at a time: 50 MB, and some three times that meanwhile."""
-PART = 1 << 22
+RUN = 1 << 20
+"""Records that are sorted at a time: 25 MB, and some three times that meanwhile."""
+PART = 1 << 21
 """Records that are read at a time, unless a single bucket has more."""
 BUCKETS = 1 << 12
 BLOCK = 1 << 22
@@ -37,7 +37,11 @@ def spill_folder(output: Path) -> Iterator[Path]:
     What killed writers have left there is removed first.
     """
     with explain_os_errors(), temporary_beside(output / "spilled", folder=True) as folder:
-        yield folder
+        try:
+            yield folder
+        except OSError as error:
+            error.filename = error.filename or str(output)  # writing does not name the file
+            raise
 
 
 def disk_array(path: Path, shape: int | tuple[int, ...], dtype: Any) -> np.ndarray:

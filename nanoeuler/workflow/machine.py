@@ -7,6 +7,7 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from nanoeuler.backend import webgpu_problem
+from nanoeuler.config.paths import Paths
 from nanoeuler.config.settings import Slurm
 from nanoeuler.corpus.sources.registry import NAMED
 from nanoeuler.model.config import ModelConfig
@@ -24,10 +25,10 @@ GPU_JOB_CORES = 4
 TEXT_MEGABYTES = 3000
 INDEX_MEGABYTES = 4000
 """Memory of the largest job that only reads and writes text."""
-PAGE_BYTES = 4_000
-"""Mean size of a web page."""
-SIGNATURE_BYTES = 400
-"""Memory of a page among which near-duplicates are sought (near_duplicates.py, survey.py)."""
+MERGE_MEGABYTES = 2500
+"""Memory of a job that compares all documents, of however many (near_duplicates.py, survey.py)."""
+HELD_OUT_MEMORY = 12
+"""Bytes of memory for each byte of held-out text, whose runs of words it has (contamination.py)."""
 WITHOUT_GPU = ("cpu", "reference")
 """Devices on which no job asks for a GPU."""
 
@@ -101,9 +102,10 @@ def training_megabytes(config: Mapping[str, Any], gpus: int = 1) -> int:
 
 
 def cleaning_megabytes(config: Mapping[str, Any]) -> int:
-    """Memory that a job asks for which compares the signatures of all pages."""
+    """Memory that a job asks for which compares all documents: the share held out decides."""
     taken = sum(source.most_bytes(config) * len(source.items(config)) for source in NAMED)
-    return 2000 + int(taken / PAGE_BYTES * SIGNATURE_BYTES) // 2**20
+    held_out = config["corpus"]["validation_share"] * taken
+    return MERGE_MEGABYTES + int(HELD_OUT_MEMORY * held_out) // 2**20
 
 
 def job_environment(checkout: str) -> dict[str, str]:
@@ -174,7 +176,8 @@ def cluster_jobs(config: Mapping[str, Any], cluster: Sequence[Node]) -> dict[str
     """The largest resources that jobs of each kind ask of a Slurm cluster."""
     gpus, nodes = training_gpus(config), config["slurm"]["nodes"]
     model = {"gpu": nodes * gpus, "mem_mb": training_megabytes(config, gpus)}
-    text = {"gpu": 0, "mem_mb": TEXT_MEGABYTES}
+    merges = cleaning_megabytes(config) if Paths(config).groups else 0
+    text = {"gpu": 0, "mem_mb": max(TEXT_MEGABYTES, merges)}
     return {
         "models": cluster_resources(config, cluster, gpus, nodes) | model,
         "text": cluster_resources(config, cluster) | text,

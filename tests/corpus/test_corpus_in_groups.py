@@ -3,6 +3,7 @@ one that a single process has built, and its pages are those of a corpus in one 
 
 import json
 import random
+import resource
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from corpus_samples import manifest_of, run, write_book, write_pages
 from nanoeuler.cli import main
 from nanoeuler.corpus import cleaning, near_duplicates
 from nanoeuler.storage import spilled
+from nanoeuler.storage.temporary import temporary_path
 from nanoeuler.tokenizer.shards import TokenStore
 
 WORDS = [f"w{number}" for number in range(3_000)]
@@ -70,10 +72,10 @@ def test_steps_in_any_order_write_the_bytes_of_one_process(tmp_path, repeating, 
     books, pages = repeating
     everything = ["--books", *books, "--fineweb", *pages]
     assert run(tmp_path, *everything, "--group-files", "2", output="one", **SETTINGS) == 0
-    for name, limit in {"RUN": 50, "PART": 30, "BLOCK": 9}.items():
+    for name, limit in {"RUN": 200, "PART": 150, "BLOCK": 90}.items():
         monkeypatch.setattr(spilled, name, limit)
-    monkeypatch.setattr(near_duplicates, "RUN", 70)
-    monkeypatch.setattr(cleaning, "BLOCK", 9)
+    monkeypatch.setattr(near_duplicates, "RUN", 200)
+    monkeypatch.setattr(cleaning, "BLOCK", 90)
     build_in_steps(tmp_path, books, pages, [2, 0, 1])
     parts = ("train", "validation")
     assert content(tmp_path / "one", *parts) == content(tmp_path / "steps", *parts)
@@ -131,6 +133,30 @@ def test_a_step_for_a_group_needs_its_number_and_the_step_before(tmp_path, repea
     assert "give its number with --group" in capsys.readouterr().err
     assert run(tmp_path, *arguments, "--group", "0", **SETTINGS) == 1
     assert "run the step that writes it first" in capsys.readouterr().err
+
+
+def test_a_merge_on_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path, repeating, capsys):
+    _, pages = repeating
+    settings = SETTINGS | {"sources": ["fineweb"]}
+    shards = ["--fineweb", *pages[:2], "--group-files", "1"]
+    assert run(tmp_path, "--step", "hold_out", *shards, **settings) == 0
+    for group in range(2):
+        step = ["--step", "compare", "--group", str(group), "--fineweb", pages[group]]
+        assert run(tmp_path, *step, **settings) == 0
+    killed = temporary_path(tmp_path / "corpus/groups/spilled")
+    killed.mkdir()
+    (killed / "band-0").write_text("of a killed process")
+    steps = sorted(path.name for path in killed.parent.iterdir() if path != killed)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for step in ("hold_out", "choose"):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, limit[1]))
+        try:
+            assert run(tmp_path, "--step", step, *shards, **settings) == 1
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        assert capsys.readouterr().err.count("the disk is full; free some space") == 1
+        assert sorted(path.name for path in killed.parent.iterdir()) == steps
+    assert run(tmp_path, "--step", "choose", *shards, **settings) == 0
 
 
 def test_a_corpus_of_one_group_has_no_steps(tmp_path, repeating, capsys):
