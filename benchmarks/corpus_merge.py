@@ -1,33 +1,43 @@
-"""Measure the search for near-duplicates at any number of pages, whose signatures are made up.
+"""Measure how a corpus compares all of its pages, at any number of them: their hashes are made up.
 
-    python benchmarks/corpus_merge.py 2000000 8000000 32000000 --folder /tmp
+    python benchmarks/corpus_merge.py choose 2000000 8000000 24000000 --folder /tmp
+    python benchmarks/corpus_merge.py hold_out 10000000 100000000
 
-Each size is a fresh process with two threads. Of the pages, 9 % repeat one anywhere before them, as
-in a sample of the web, and 1 % come from 20 templates, whose slots are longer than a walk. Pages
-are made from seeds, a million at a time, and written as they come; this time does not count.
+`choose` seeks near-duplicates by signatures. Of the pages, 9 % repeat one anywhere before them, as
+in a sample of the web, and 1 % come from 20 templates, whose slots are longer than a walk. They are
+made from seeds, a million at a time, and written as they come; this time does not count. `hold_out`
+decides what is held out or a copy by hashes and sizes, which are made as they are read. Each size
+is a fresh process with two threads.
 """
 
 import argparse
-import os
+import contextlib
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from nanoeuler.corpus.batches import Batch  # noqa: E402
+from nanoeuler.corpus.document_sources import Outline, Reader  # noqa: E402
 from nanoeuler.corpus.near_duplicates import HASHES, find_near_copies  # noqa: E402
+from nanoeuler.corpus.survey import COPY, survey  # noqa: E402
 from nanoeuler.storage.spilled import map_file  # noqa: E402
 
 BLOCK = 1_000_000
 COPIES, CHANGED = 0.09, 0.25  # at most, of a copy's bytes: some are too far from the original
 OF_TEMPLATES, TEMPLATES, CHANGED_IN_TEMPLATE = 0.01, 20, 0.3
-THRESHOLD, THREADS = 0.8, 2
+OUTLINE = 10_000  # pages
+THRESHOLD, SHARE, THREADS = 0.8, 0.001, 2
 
 
 def write_signatures(path: Path, pages: int) -> None:
@@ -49,7 +59,35 @@ def write_signatures(path: Path, pages: int) -> None:
             file.flush()
 
 
-def measure(pages: int, folder: Path) -> None:
+class MadeUp(Reader):
+    """Pages of which 1 % are copies of others."""
+
+    name, kind, licence = "made up", "web", ""
+
+    def __init__(self, pages: int):
+        self.pages, self.left_out, self.seen = pages, {}, None
+
+    def size(self) -> int:
+        return 4_000 * self.pages
+
+    def outlines(self) -> Iterator[Callable[[], Outline]]:
+        return (partial(self.outline, first) for first in range(0, self.pages, OUTLINE))
+
+    def outline(self, first: int) -> Outline:
+        random = np.random.Generator(np.random.SFC64(first))
+        hashes = random.integers(0, 2**64, min(OUTLINE, self.pages - first), np.uint64)
+        hashes[::100] %= np.uint64(self.pages // 1000 + 1)
+        sizes = random.integers(100, 8_000, len(hashes))
+        return Outline(hashes * np.uint64(0x9E3779B97F4A7C15), sizes, hashes, hashes)
+
+    def batches(self) -> Iterator[Callable[[], Batch]]:
+        raise NotImplementedError
+
+    def origins(self) -> list[dict[str, Any]]:
+        raise NotImplementedError
+
+
+def measure(step: str, pages: int, folder: Path) -> None:
     """Print a row of the table, with the most memory and disk of any moment."""
     most = {"anonymous": 0, "all": 0, "disk": 0}
     done = threading.Event()
@@ -61,22 +99,28 @@ def measure(pages: int, folder: Path) -> None:
             )
             for key, name in (("anonymous", "RssAnon"), ("all", "VmRSS")):
                 most[key] = max(most[key], 1024 * int(status[name].split()[0]))
-            sizes = (entry.stat().st_size for entry in os.scandir(inside) if entry.is_file())
-            most["disk"] = max(most["disk"], sum(sizes))
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                sizes = [path.stat().st_size for path in Path(inside).rglob("*") if path.is_file()]
+                most["disk"] = max(most["disk"], sum(sizes))
 
     with tempfile.TemporaryDirectory(dir=folder) as inside:
         path = Path(inside, "signatures")
-        write_signatures(path, pages)
-        signatures = map_file(path, np.uint8).reshape(-1, HASHES)
+        if step == "choose":
+            write_signatures(path, pages)
+            signatures = map_file(path, np.uint8).reshape(-1, HASHES)
         watching = threading.Thread(target=watch)
         watching.start()
         began, cpu = time.perf_counter(), time.process_time()
-        near = find_near_copies(signatures, THRESHOLD, THREADS, Path(inside))
+        if step == "choose":
+            found = int(find_near_copies(signatures, THRESHOLD, THREADS, Path(inside)).sum())
+        else:
+            surveyed = survey(MadeUp(pages), SHARE, True, THREADS, Path(inside))
+            found = surveyed.count(COPY)["documents"]
         seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
         done.set()
         watching.join()
         print(
-            f"| {pages:,} | {int(near.sum()):,} | {seconds:.0f} | {cpu:.0f} | "
+            f"| {pages:,} | {found:,} | {seconds:.0f} | {cpu:.0f} | "
             f"{cpu / pages * 1e6:.1f} | {most['anonymous'] / 1e6:,.0f} | {most['all'] / 1e6:,.0f} |"
             f" {most['disk'] / 1e9:.2f} | {most['disk'] / pages:.0f} |",
             flush=True,
@@ -87,17 +131,18 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("step", choices=["choose", "hold_out"])
     parser.add_argument("pages", type=int, nargs="+")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
     options = parser.parse_args()
     if len(options.pages) == 1:
-        measure(options.pages[0], options.folder)
+        measure(options.step, options.pages[0], options.folder)
     else:
         print(
-            "| pages | near-duplicates | wall s | processor s | µs a page | MB of its own | "
+            "| pages | duplicates | wall s | processor s | µs a page | MB of its own | "
             "MB with cached files | disk GB | bytes a page |\n|" + "---|" * 9,
             flush=True,
         )
         for pages in options.pages:
-            command = [sys.executable, __file__, str(pages), "--folder", str(options.folder)]
-            subprocess.run(command, check=True)
+            command = [sys.executable, __file__, options.step, str(pages)]
+            subprocess.run([*command, "--folder", str(options.folder)], check=True)

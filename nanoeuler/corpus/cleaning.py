@@ -263,7 +263,7 @@ class Findings:
                 if signed is not None:
                     of_all = map_file(files / "signatures", np.uint8).reshape(-1, HASHES)
                     near = find_near_copies(of_all, threshold, threads, files)[len(signed) :]
-                    for rows in blocks(len(found.fates)):
+                    for rows in blocks(found.fates, near):
                         fates = found.fates[rows]
                         training = np.flatnonzero(fates == TRAIN)
                         fates[training[near[: len(training)]]] = NEAR_COPY
@@ -276,7 +276,7 @@ class Findings:
         told = []
         for found, first in zip(self.surveys, borders[:-1], strict=True):
             of_source = owners[first : first + len(found.fates)]
-            for rows in blocks(len(of_source)):
+            for rows in blocks(of_source, found.fates):
                 found.fates[rows][of_source[rows] < ONLY_FREQUENT] = QUOTING
             told.append(
                 {

@@ -119,21 +119,23 @@ def needed_agreement(threshold: float) -> int:
     return int(np.ceil(HASHES * (threshold + (1 - threshold) * CHANCE) - 1e-9))
 
 
-def find_copies(identities: np.ndarray, later: np.ndarray, folder: Path) -> np.ndarray:
+def find_copies(identities: np.ndarray, before: np.ndarray, folder: Path) -> np.ndarray:
     """Mark (bool, on disk) the documents whose identity an earlier one has.
 
-    An identity is a hash (uint64) of the text. Documents that are `later` (bool) come after all
-    others. The identities are sorted in `folder`.
+    An identity is a hash (uint64) of the text. Documents for which `before` is not 0 come before
+    all others. The identities are sorted in `folder`.
     """
     runs = SortedRuns(folder / "sorted", 64)
-    for rows in blocks(len(identities)):
+    for rows in blocks(identities, before):
         documents = np.arange(rows.start, rows.stop, dtype=np.uint64)
-        runs.add(np.stack([identities[rows], documents, later[rows].astype(np.uint64)], axis=1))
+        runs.add(
+            np.stack([identities[rows], documents, (before[rows] == 0).astype(np.uint64)], axis=1)
+        )
     runs.finish()
     copies = disk_array(folder / "copies", len(identities), bool)
     for part in runs.parts():
-        identity, document, is_later = runs.read(part).T
-        order = np.lexsort((document, is_later, identity))
+        identity, document, later = runs.read(part).T
+        order = np.lexsort((document, later, identity))
         repeats = np.append(False, np.diff(identity[order]) == 0)
         copies[document[order[repeats]]] = True
     runs.path.unlink()

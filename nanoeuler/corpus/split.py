@@ -69,7 +69,7 @@ def last_held_out_position(positions: np.ndarray, sizes: np.ndarray, share: floa
     `MANY` or more, never all. Of arrays on disk, memory holds about the held-out part.
     """
     bytes_of = np.zeros(1 << BUCKET_BITS)  # of the documents whose positions have the same top bits
-    for rows in blocks(len(positions)):
+    for rows in blocks(positions, sizes):
         bytes_of += np.bincount(bucket_of(positions[rows]), sizes[rows], len(bytes_of))
     allowed = share * bytes_of.sum()
     # all documents up to the bucket where the share is passed, and those of `MANY` keys
@@ -79,7 +79,7 @@ def last_held_out_position(positions: np.ndarray, sizes: np.ndarray, share: floa
         edge = len(bytes_of)
     lowest = [
         rows.start + np.flatnonzero(bucket_of(positions[rows]) <= edge)
-        for rows in blocks(len(positions))
+        for rows in blocks(positions)
     ]
     chosen = np.concatenate([np.zeros(0, np.int64), *lowest])
     keys, key_of = np.unique(positions[chosen], return_inverse=True)

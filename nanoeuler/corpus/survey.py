@@ -94,7 +94,7 @@ class Survey:
     def count_of(self, codes: np.ndarray, *wanted: int) -> dict[str, int]:
         """Count the documents of which `codes` (uint8) has one of the `wanted`, and their bytes."""
         documents = size = 0
-        for rows in blocks(len(codes)):
+        for rows in blocks(codes, self.sizes):
             chosen = np.isin(codes[rows], wanted)
             documents += int(chosen.sum())
             size += int(self.sizes[rows][chosen].sum())
@@ -164,10 +164,10 @@ def survey(source: Reader, share: float, copies: bool, threads: int, folder: Pat
     last = choose(positions, sizes, share)
     fates = disk_array(inside / "fates", len(sizes), np.uint8)  # all TRAIN
     if last is not None:
-        for rows in blocks(len(fates)):
+        for rows in blocks(fates, positions):
             fates[rows][positions[rows] <= np.uint64(last)] = HELD_OUT
     if copies:
-        copied = find_copies(identities, fates == TRAIN, inside)
-        for rows in blocks(len(fates)):
+        copied = find_copies(identities, fates, inside)  # held-out ones come first
+        for rows in blocks(fates, copied):
             fates[rows][copied[rows]] = COPY
     return Survey(source, fates, sizes, counts, parted=last is None)

@@ -49,9 +49,10 @@ def disk_array(path: Path, shape: int | tuple[int, ...], dtype: Any) -> np.ndarr
 
     The zeros are written: on a full disk a file with holes would end the process later.
     """
+    count = int(np.prod(shape))
     with open(path, "wb") as file:
-        for rows in blocks(int(np.prod(shape))):
-            file.write(np.zeros(rows.stop - rows.start, dtype).data)
+        for first in range(0, count, BLOCK):
+            file.write(np.zeros(min(BLOCK, count - first), dtype).data)
     return map_file(path, dtype).reshape(shape)
 
 
@@ -60,15 +61,21 @@ def map_file(path: Path, dtype: Any) -> np.ndarray:
     return np.memmap(path, dtype, "r+") if path.stat().st_size else np.zeros(0, dtype)
 
 
-def blocks(count: int) -> Iterator[slice]:
-    """Slices of `BLOCK` rows of an array that has `count`."""
-    return (slice(first, min(first + BLOCK, count)) for first in range(0, count, BLOCK))
+def blocks(*arrays: np.ndarray) -> Iterator[slice]:
+    """Yield slices of `BLOCK` rows of arrays that have as many rows, and release them after each."""
+    for first in range(0, len(arrays[0]), BLOCK):
+        yield slice(first, min(first + BLOCK, len(arrays[0])))
+        for array in arrays:
+            release(array)
 
 
 def release(array: np.ndarray) -> None:
     """Give back the memory that looking at an array on disk has taken."""
-    if isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap):
-        array.base.madvise(mmap.MADV_DONTNEED)
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    if isinstance(base, mmap.mmap):
+        base.madvise(mmap.MADV_DONTNEED)
 
 
 class SortedRuns:

@@ -169,11 +169,11 @@ def test_pages_of_one_template_are_kept_and_looked_through_in_bounded_time():
 
 
 def test_copies_are_what_has_one_identity(tmp_path, monkeypatch):
-    def copies(identities: list[int], later: list[bool]) -> list[bool]:
-        return find_copies(np.array(identities, np.uint64), np.array(later), tmp_path).tolist()
+    def copies(identities: list[int], before: list[bool]) -> list[bool]:
+        return find_copies(np.array(identities, np.uint64), np.array(before), tmp_path).tolist()
 
     assert copies([5, 7, 5, 5, 7, 9], [False] * 6) == [False, False, True, True, True, False]
-    assert copies([5, 7, 5], [True, True, False]) == [True, False, False]
+    assert copies([5, 7, 5], [False, False, True]) == [True, False, False]
     spill(monkeypatch)
     random = np.random.default_rng(1)
     drawn = random.integers(0, 2**64, 1_000, np.uint64)[random.integers(0, 1_000, 3_000)]
@@ -181,7 +181,7 @@ def test_copies_are_what_has_one_identity(tmp_path, monkeypatch):
     order = np.argsort(later, kind="stable")
     firsts = order[np.unique(drawn[order], return_index=True)[1]]
     expected = np.isin(np.arange(3_000), firsts, invert=True)
-    assert copies(drawn.tolist(), later.tolist()) == expected.tolist()
+    assert copies(drawn.tolist(), (~later).tolist()) == expected.tolist()
 
 
 def test_the_orders_never_change_and_are_all_different():
