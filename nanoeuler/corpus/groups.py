@@ -8,8 +8,8 @@
     data/corpora/<name>   5. finish: the texts under their final names, and the manifest
 
 The steps call what `assemble` calls, in the same order, and write the same bytes. Only step 1 reads
-all sizes and hashes of the documents, only 2 and 4 read the texts of web pages, and 3 has 128 bytes
-of each page. The folder can be deleted when the manifest is there.
+all sizes and hashes of the documents, only 2 and 4 read the texts of web pages, and 3 sorts what 2
+has found on disk. The folder can be deleted when the manifest is there.
 """
 
 import contextlib

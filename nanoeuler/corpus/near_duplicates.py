@@ -5,8 +5,9 @@ whole band are compared; they are duplicates if their signatures agree in enough
 is only compared with earlier ones that are kept. So each dropped document has a similar one among
 the kept, and a chain of small changes cannot drop a document that is unlike all of them.
 
-Memory per document: 128 bytes of signature, and 20 bytes a thread; of one that is suspected another
-signature, and 8 bytes for each of the bands, which are 16 at a threshold of 0.8.
+Memory does not grow with the documents: all is sorted on disk (spilled.py). That takes 24 bytes of
+each document for each of the bands, which are 16 at a threshold of 0.8, and 24 for each similar
+pair in a band.
 
 The shingles of a document are all its runs of `SHINGLE` words. The similarity of two documents is
 the Jaccard index of their sets of shingles: the size of the intersection over that of the union.

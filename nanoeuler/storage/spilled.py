@@ -62,7 +62,7 @@ def map_file(path: Path, dtype: Any) -> np.ndarray:
 
 
 def blocks(*arrays: np.ndarray) -> Iterator[slice]:
-    """Yield slices of `BLOCK` rows of arrays that have as many rows, and release them after each."""
+    """Yield slices of `BLOCK` rows of arrays of one length, which are released after each."""
     for first in range(0, len(arrays[0]), BLOCK):
         yield slice(first, min(first + BLOCK, len(arrays[0])))
         for array in arrays:
