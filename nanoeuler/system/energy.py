@@ -75,7 +75,7 @@ def processor_zones() -> list["Zone"]:
     found = []
     for folder in sorted(POWERCAP.glob("intel-rapl:*")):  # on AMD's, too
         with contextlib.suppress(OSError, ValueError):
-            name = (folder / "name").read_text(encoding="ascii").strip()
+            name = told(folder / "name")
             if name.startswith("package-") or name == "dram":
                 found.append(Zone(folder))
     return found
@@ -86,21 +86,24 @@ class Zone:
 
     def __init__(self, folder: Path):
         self.file = folder / "energy_uj"
-        self.range = int((folder / "max_energy_range_uj").read_text(encoding="ascii")) + 1
-        self.last, self.passed = self.microjoules(), 0
-
-    def microjoules(self) -> int:
-        return int(self.file.read_text(encoding="ascii"))
+        self.range = int(told(folder / "max_energy_range_uj")) + 1
+        self.last, self.passed = int(told(self.file)), 0
 
     def joules(self) -> float:
         """Since it was made. Raises `Gone`."""
         try:
-            now = self.microjoules()
+            now = int(told(self.file))
         except (OSError, ValueError) as error:
             raise Gone(f"{self.file}: cannot be read any more ({error})") from error
         self.passed += (now - self.last) % self.range
         self.last = now
         return self.passed / 1e6
+
+
+def told(file: Path) -> str:
+    """The line of a file of the kernel's."""
+    with open(file, encoding="ascii") as opened:
+        return opened.read(100).strip()
 
 
 # ---- GPUs
