@@ -27,7 +27,7 @@ FIRST = [
     for name in (
         *("test_train", "test_kernel_sources"),
         *("test_readme", "test_slurm", "test_interruption", "test_lessons", "test_cluster"),
-        *("test_ranks", "test_resume", "test_dag", "test_long_words"),
+        *("test_ranks", "test_resume", "test_dag", "test_trials", "test_hostile_paths"),
     )
 ]
 """Files that go first, in this order. Two begin at once: one fills this checkout with machine code,
