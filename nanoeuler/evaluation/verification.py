@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nanoeuler import log
-from nanoeuler.config import RESOLVED, read_resolved
 from nanoeuler.config.paths import Paths
 from nanoeuler.config.stages import Stage, stages_of
 from nanoeuler.errors import UserError, brief
 from nanoeuler.evaluation.report.gather import read_metrics
 from nanoeuler.model.files import CONFIG, WEIGHTS, check_hashes, load_model, read_description
 from nanoeuler.system import provenance
+from nanoeuler.tracing.runs import configuration_in
 from nanoeuler.training.checkpoint import Checkpoints
 from nanoeuler.training.job import Job
 from nanoeuler.training.resuming import Skipped, changes
@@ -100,11 +100,7 @@ def made(run: Path, name: str | None) -> Made:
     """A stage of the run in a folder, by default its first. Raises `UserError` where there is
     none."""
     run = run.absolute()
-    config = read_resolved(run / RESOLVED) if (run / RESOLVED).is_file() else None
-    if config is None:
-        raise UserError(
-            f"{run}: not the folder of a run (no {RESOLVED}); give one, such as results/demo"
-        )
+    config = configuration_in(run)
     stages = {stage.name: stage for stage in stages_of(config)}
     if name is not None and name not in stages:
         raise UserError(f"{run}: has no stage {brief(name)}; it has {', '.join(stages)}")

@@ -1,4 +1,4 @@
-"""The run that a model is of: what it was configured to read."""
+"""Runs and their models: what they were configured to read."""
 
 from pathlib import Path
 from typing import Any
@@ -7,6 +7,16 @@ from nanoeuler.config import RESOLVED, read_resolved
 from nanoeuler.config.paths import Paths
 from nanoeuler.config.stages import BY_NAME
 from nanoeuler.errors import UserError
+
+
+def configuration_in(run: Path) -> dict[str, Any]:
+    """The configuration of the run in a folder. Raises `UserError` where there is none."""
+    config = read_resolved(run / RESOLVED) if (run / RESOLVED).is_file() else None
+    if config is None:
+        raise UserError(
+            f"{run}: not the folder of a run (no {RESOLVED}); give one, such as results/demo"
+        )
+    return config
 
 
 def configuration_of(folder: Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nanoeuler.config import RESOLVED, read_resolved, write_resolved
+from nanoeuler.config import RESOLVED, write_resolved
 from nanoeuler.config.paths import Paths
 from nanoeuler.config.settings import Pretrain
 from nanoeuler.config.stages import PRETRAIN
@@ -32,6 +32,7 @@ from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.shards import TokenStore
 from nanoeuler.tracing.index import document_starts
 from nanoeuler.tracing.lessons import row_places
+from nanoeuler.tracing.runs import configuration_in
 from nanoeuler.training.checkpoint import STATE, Checkpoints
 from nanoeuler.training.job import Job, fingerprint
 from nanoeuler.training.loop import train
@@ -98,11 +99,7 @@ def leave_out(run: Path, names: Sequence[str]) -> LeftOut:
     where the run has no pretrained model.
     """
     run = run.absolute()
-    config = read_resolved(run / RESOLVED) if (run / RESOLVED).is_file() else None
-    if config is None:
-        raise UserError(
-            f"{run}: not the folder of a run (no {RESOLVED}); give one, such as results/demo"
-        )
+    config = configuration_in(run)
     paths, model = Paths(config), run / PRETRAIN.name / "model"
     if not (model / CONFIG).is_file():
         raise UserError(
