@@ -19,6 +19,13 @@ def zone(folder: Path, number: str, name: str, microjoules: int = 0) -> Path:
     return place / "energy_uj"
 
 
+def count(file: Path, microjoules: float | str) -> None:
+    """Let a counter stand there. A reader, in another thread perhaps, never sees half of it."""
+    whole = file.with_name("next")
+    whole.write_text(f"{microjoules}\n")
+    whole.replace(file)
+
+
 class Ticking:
     """A package that takes a joule every five milliseconds, as a context manager."""
 
@@ -30,9 +37,7 @@ class Ticking:
     def tick(self) -> None:
         while not self.ended.wait(0.005):
             self.taken += 1
-            whole = self.file.with_name("next")  # a reader never sees half a number
-            whole.write_text(f"{(RANGE - 3_000_000 + self.taken * 1_000_000) % (RANGE + 1)}\n")
-            whole.replace(self.file)
+            count(self.file, (RANGE - 3_000_000 + self.taken * 1_000_000) % (RANGE + 1))
 
     def __enter__(self) -> "Ticking":
         self.thread = threading.Thread(target=self.tick)

@@ -16,7 +16,7 @@ from nanoeuler.planning import plan as planning
 from nanoeuler.planning import speed as planned_speed
 from nanoeuler.system import energy
 from nanoeuler.system.energy import CPU
-from tests.energy import zone
+from tests.energy import count, zone
 from tests.plans import in_an_empty_folder, plan_of  # noqa: F401 (a fixture)
 
 
@@ -195,7 +195,7 @@ def test_energy_is_foretold_by_what_the_timed_steps_took(monkeypatch, tmp_path):
     class Warm(Clocked):
         def move(self, *arguments):
             super().move(*arguments)
-            file.write_text(f"{self.time * 50e6:.0f}")
+            count(file, round(self.time * 50e6))
 
     clocked = Warm()
     clocked.first_update = 10.0  # which takes more, and does not count

@@ -11,7 +11,7 @@ import pytest
 
 from nanoeuler.errors import UserError
 from nanoeuler.storage.temporary import lock_file, lock_path
-from tests.waiting import CEILING
+from tests.waiting import CEILING, wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -76,8 +76,7 @@ def test_a_lock_whose_file_was_deleted_is_not_taken_for_the_lock():
     held = lock_file(path, wait=False)
     waiting = threading.Thread(target=lambda: got.append(lock_file(path, wait=True)))
     waiting.start()
-    while not waiting_for_lock(path):
-        pass
+    wait_until(lambda: waiting_for_lock(path))
     path.unlink()
     held.close()
     waiting.join(timeout=CEILING)

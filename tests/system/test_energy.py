@@ -7,7 +7,8 @@ import pytest
 
 from nanoeuler.system import energy
 from nanoeuler.system.energy import CPU, GPU, Meter
-from tests.energy import RANGE, zone
+from tests.energy import RANGE, count, zone
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def test_packages_and_memory_count_and_nothing_twice(powercap):
     meter = Meter(None, cpu=True)
     assert meter.joules() == {CPU: 0.0}
     for amount, file in enumerate([*files.values(), mmio]):
-        file.write_text(str(5 + 10**amount * 1_000_000))
+        count(file, 5 + 10**amount * 1_000_000)
     assert meter.joules() == {CPU: 1.0 + 10.0 + 1000.0}
 
 
@@ -39,7 +40,7 @@ def test_a_counter_that_wraps_goes_on(powercap):
     file = zone(powercap, "intel-rapl:0", "package-0", RANGE - 999_999)
     meter = Meter(None, cpu=True)
     for microjoules, joules in ((1_000_000, 2.0), (3_000_000, 4.0), (2_999_999, 4.0 + RANGE / 1e6)):
-        file.write_text(f"{microjoules}\n")
+        count(file, microjoules)
         assert meter.joules() == {CPU: pytest.approx(joules)}
 
 
@@ -69,10 +70,9 @@ def test_counters_are_read_before_they_wrap_twice(powercap, monkeypatch):
     meter = Meter(None, cpu=True)
     (zones,) = meter.counters[CPU]
     for microjoules in (200_000_000_000, 100_000_000_000):
-        file.write_text(f"{microjoules}\n")
-        while zones.__self__.last != microjoules:
-            time.sleep(0.001)
-    file.write_text("150000000000")
+        count(file, microjoules)
+        wait_until(lambda expected=microjoules: zones.__self__.last == expected)
+    count(file, 150_000_000_000)
     assert meter.joules() == {CPU: pytest.approx(150_000 + (RANGE + 1) / 1e6)}
     file.unlink()  # ends the thread
 
