@@ -71,6 +71,7 @@ def run_plan(options: argparse.Namespace) -> int:
     from nanoeuler import log
     from nanoeuler.backend import make_backend
     from nanoeuler.config import load
+    from nanoeuler.config.stages import BY_NAME
     from nanoeuler.planning import plan as planning
     from nanoeuler.planning import speed as planned_speed
 
@@ -79,6 +80,11 @@ def run_plan(options: argparse.Namespace) -> int:
     inline = source.lstrip().startswith("{")
     name = options.name or ("config/config.yaml" if inline else source)
     stages = None if options.stages is None else list(filter(None, options.stages.split(",")))
+    for stage in stages or []:
+        if stage not in BY_NAME:
+            raise UserError(
+                f"--stages: there is no stage {stage}; name some of {', '.join(BY_NAME)}"
+            )
     gpus = None if options.gpus is None else min(options.gpus, 1)  # a step is timed on one
     device = options.device or config["device"]
 
@@ -86,16 +92,18 @@ def run_plan(options: argparse.Namespace) -> int:
         return make_backend(device, gpus, settings.precision, settings.residual_precision)
 
     backend = engine(planning.settings_of(config, "pretrain"))
-    several = (options.gpus or 0) > 1
-    elsewhere = several and backend.name != "cuda"
-    plan = planning.make_plan(config, backend, stages, options.gpus if several else 1)
-    cluster_lines: list[str] = []
-    lacking: list[str] = []
+    sharing = options.gpus or 0
+    if options.slurm:
+        from nanoeuler.workflow.machine import training_gpus
+
+        sharing = options.gpus or config["slurm"]["nodes"] * training_gpus(config)
+    several = sharing > 1
+    elsewhere = backend.name != "cuda" and (several or (options.slurm and sharing > 0))
+    plan = planning.make_plan(config, backend, stages, sharing if several else 1)
     if options.slurm or elsewhere:
         plan.memory = 0.0  # that of other machines
-    if options.slurm:
-        cluster_lines, lacking = plan_cluster(config)
-    found = lacking + ([] if elsewhere else planning.shortages(config, plan, name))
+    here = options.slurm or not elsewhere  # the disk is that of the cluster
+    found = planning.shortages(config, plan, name) if here else []
     short = options.unless_short and planning.is_short(config, plan)
     if elsewhere:
         planned_speed.assume_gpu(config, plan)
@@ -105,9 +113,17 @@ def run_plan(options: argparse.Namespace) -> int:
             planned_speed.probe_tuning(config, engine, plan)
     if several and plan.tokens_per_second:
         planned_speed.share(config, plan)
+    cluster_lines: list[str] = []
+    described: dict[str, Any] = {"version": 1, "run": config["run"]}
+    if options.slurm:
+        from nanoeuler.workflow.cluster_plan import describe_cluster
+
+        training = {stage: cost.seconds for stage, cost in plan.stages.items()}
+        cluster_lines, described["slurm"], lacking = describe_cluster(config, training)
+        found = lacking + found
     if plan.tokens_per_second and not elsewhere:
         found = planning.shortages(config, plan, name)
-    described = {"version": 1, "run": config["run"], **asdict(plan)}
+    described |= asdict(plan)
     if options.save and not found:
         planning.keep_plan(options.save, described)
     if options.json:
@@ -118,24 +134,6 @@ def run_plan(options: argparse.Namespace) -> int:
     for sentence in found:
         log.line("error", sentence)
     return 1 if found else 0
-
-
-def plan_cluster(config: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """Lines on the jobs of a run on the cluster, and a sentence for each that would never run.
-
-    Raises `UserError` where no cluster answers.
-    """
-    from nanoeuler.workflow.cluster import ask_accounts, ask_cluster, describe_job, obstacles
-    from nanoeuler.workflow.machine import cluster_jobs
-
-    cluster = ask_cluster()
-    if not cluster:
-        raise UserError(
-            "sinfo: no Slurm cluster answers here; run this on a login node, or without --slurm"
-        )
-    jobs = cluster_jobs(config, cluster)
-    lines = [describe_job(name, cluster, job) for name, job in jobs.items()]
-    return lines, obstacles(cluster, ask_accounts(), jobs.values())
 
 
 def describe(config: "Config", plan: "Plan") -> str:

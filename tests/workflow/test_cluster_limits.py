@@ -13,13 +13,8 @@ from nanoeuler.workflow.cluster import (
     read_node,
     usual_cpus,
 )
-from nanoeuler.workflow.machine import (
-    cluster_resources,
-    job_gpus,
-    srun,
-    task_gpus,
-    training_gpus,
-)
+from nanoeuler.workflow.jobs import cluster_resources, srun, task_gpus
+from nanoeuler.workflow.machine import job_gpus, training_gpus
 
 CLUSTER = [
     read_node("short*|8|64000|(null)|30:00"),

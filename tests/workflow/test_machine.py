@@ -9,12 +9,12 @@ import pytest
 
 from nanoeuler.model.config import PRESETS
 from nanoeuler.system.processes import STARTER, identity
+from nanoeuler.workflow.jobs import training_megabytes
 from nanoeuler.workflow.machine import (
     ALL_CORES,
     job_environment,
     limits,
     model_threads,
-    training_megabytes,
     usable_gpus,
 )
 

@@ -74,8 +74,7 @@ rule build_corpus:
         paths.log("build_corpus"),
     threads: ALL_CORES
     resources:
-        **cluster_resources(config, cluster),
-        mem_mb=2000,
+        **asked("build_corpus"),
     params:
         identity=compared(rule_identity(config, "build_corpus")),
         config=not_compared(paths.configuration),

@@ -26,9 +26,7 @@ rule evaluate_model:
         paths.log("evaluate_model/{stage}"),
     threads: MODEL_THREADS
     resources:
-        **cluster_resources(config, cluster, JOB_GPUS),
-        gpu=JOB_GPUS,
-        mem_mb=training_megabytes(config),
+        **asked("evaluate_model"),
     params:
         identity=compared(rule_identity(config, "evaluate_model")),
         config=not_compared(paths.configuration),
@@ -69,8 +67,7 @@ rule write_report:
         paths.log("write_report"),
     threads: 1
     resources:
-        **cluster_resources(config, cluster),
-        mem_mb=1000,
+        **asked("write_report"),
     params:
         identity=compared(rule_identity(config, "write_report")),
         name=not_compared(config["run"]),

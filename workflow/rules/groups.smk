@@ -17,8 +17,7 @@ rule hold_out:
         paths.log("hold_out"),
     threads: ALL_CORES
     resources:
-        **cluster_resources(config, cluster),
-        mem_mb=cleaning_megabytes(config),
+        **asked("hold_out"),
     params:
         identity=compared(rule_identity(config, "build_corpus")),
         config=not_compared(paths.configuration),
@@ -44,8 +43,7 @@ rule compare_group:
         paths.log("compare_group/{group}"),
     threads: ALL_CORES
     resources:
-        **cluster_resources(config, cluster),
-        mem_mb=TEXT_MEGABYTES,
+        **asked("compare_group"),
     params:
         identity=compared(rule_identity(config, "build_corpus")),
         config=not_compared(paths.configuration),
@@ -70,8 +68,7 @@ rule choose_documents:
         paths.log("choose_documents"),
     threads: ALL_CORES
     resources:
-        **cluster_resources(config, cluster),
-        mem_mb=cleaning_megabytes(config),
+        **asked("choose_documents"),
     params:
         identity=compared(rule_identity(config, "build_corpus")),
         config=not_compared(paths.configuration),
@@ -98,8 +95,7 @@ rule write_group:
         paths.log("write_group/{group}"),
     threads: ALL_CORES
     resources:
-        **cluster_resources(config, cluster),
-        mem_mb=TEXT_MEGABYTES,
+        **asked("write_group"),
     params:
         identity=compared(rule_identity(config, "build_corpus")),
         config=not_compared(paths.configuration),
@@ -122,8 +118,7 @@ rule tokenize_group:
         paths.log("tokenize_group/{group}"),
     threads: ALL_CORES
     resources:
-        **cluster_resources(config, cluster),
-        mem_mb=TEXT_MEGABYTES,
+        **asked("tokenize_group"),
     params:
         identity=compared(rule_identity(config, "tokenize")),
         config=not_compared(paths.configuration),

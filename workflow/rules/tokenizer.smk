@@ -16,8 +16,7 @@ rule learn_bpe:
         paths.log("learn_bpe"),
     threads: ALL_CORES
     resources:
-        **cluster_resources(config, cluster),
-        mem_mb=TEXT_MEGABYTES,
+        **asked("learn_bpe"),
     params:
         identity=compared(rule_identity(config, "learn_bpe")),
         config=not_compared(paths.configuration),
@@ -40,8 +39,7 @@ rule tokenize:
         paths.log("tokenize"),
     threads: ALL_CORES
     resources:
-        **cluster_resources(config, cluster),
-        mem_mb=TEXT_MEGABYTES,
+        **asked("tokenize"),
     params:
         identity=compared(rule_identity(config, "tokenize")),
         config=not_compared(paths.configuration),
@@ -65,8 +63,7 @@ rule index:
         paths.log("index"),
     threads: ALL_CORES
     resources:
-        **cluster_resources(config, cluster),
-        mem_mb=INDEX_MEGABYTES,
+        **asked("index"),
     params:
         identity=compared(rule_identity(config, "index")),
         folder=subpath(output.manifest, parent=True),

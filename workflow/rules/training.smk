@@ -41,9 +41,7 @@ rule check_gradients:
         paths.log("check_gradients"),
     threads: MODEL_THREADS
     resources:
-        **cluster_resources(config, cluster, JOB_GPUS),
-        gpu=JOB_GPUS,
-        mem_mb=training_megabytes(config),
+        **asked("check_gradients"),
     params:
         identity=compared(rule_identity(config, "check_gradients")),
         code=compared(lambda wildcards: code_fingerprint(*CHECKED_CODE)),
@@ -72,9 +70,7 @@ for stage in STAGES:
             f"{paths.stage(stage.name)}/train.log",
         threads: TRAINING_THREADS
         resources:
-            **cluster_resources(config, cluster, TRAINING_GPUS, TRAINING_NODES),
-            gpu=TRAINING_NODES * TRAINING_GPUS,
-            mem_mb=training_megabytes(config, TRAINING_GPUS),
+            **asked(stage.name),
         params:
             identity=compared(rule_identity(config, stage.section)),
             parent=compared(options(paths.parent(stage))),
