@@ -3,6 +3,7 @@
 Playwright is in no lock, since no package brings a browser: install it and a Chromium to run these.
 """
 
+import functools
 import shutil
 
 import pytest
@@ -12,11 +13,34 @@ sync_api.expect.set_options(timeout=60_000)
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 
+WEBGPU = ("--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader")
+
+
 @pytest.fixture(scope="module")
-def browser():
+def browsers():
+    """browsers(*flags) → a browser, the same for the same flags."""
     if CHROMIUM is None:
         pytest.skip("there is no Chromium")
     with sync_api.sync_playwright() as playwright:
-        options = {"executable_path": CHROMIUM, "args": ["--no-sandbox"]}
-        with playwright.chromium.launch(**options) as browser:
-            yield browser
+
+        @functools.cache
+        def launch(*flags):
+            options = {"executable_path": CHROMIUM, "args": ["--no-sandbox", *flags]}
+            launched.append(playwright.chromium.launch(**options))
+            return launched[-1]
+
+        launched = []
+        yield launch
+        for browser in launched:
+            browser.close()
+
+
+@pytest.fixture(scope="module")
+def browser(browsers):
+    return browsers()
+
+
+@pytest.fixture(scope="module")
+def gpu_browser(browsers):
+    """One that has WebGPU, computed by SwiftShader on the processor."""
+    return browsers(*WEBGPU)

@@ -9,9 +9,9 @@ import pytest
 from nanoeuler.evaluation.report.charts import Series, line_chart
 from nanoeuler.evaluation.report.depth import plane
 from nanoeuler.evaluation.report.rendering import render_page
-from tests.chromium import browser
+from tests.chromium import browser, browsers
 
-__all__ = ["browser"]
+__all__ = ["browser", "browsers"]
 
 LINES = """() => [...document.querySelectorAll("polyline")].map((line) => {
   const points = line.getAttribute("points").split(" ");

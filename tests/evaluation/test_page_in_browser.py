@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 import nanoeuler
+from nanoeuler.browser.packing import round_to_bfloat16
 from nanoeuler.evaluation.report.gather import gather
 from nanoeuler.evaluation.report.page import page as report
-from nanoeuler.evaluation.report.playable import fits, playable, round_to_bfloat16
+from nanoeuler.evaluation.report.playable import fits, playable
 from nanoeuler.model.calculator import calculate
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import SavedModel, save_model
@@ -23,10 +24,10 @@ from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.bpe import learn
 from nanoeuler.tokenizer.counting import count_words
 from nanoeuler.tokenizer.vocabulary import build
-from tests.chromium import browser, sync_api
+from tests.chromium import browser, browsers, gpu_browser, sync_api
 from tests.models import ODD
 
-__all__ = ["browser"]
+__all__ = ["browser", "browsers", "gpu_browser"]
 
 expect = sync_api.expect
 TEXT = "The old mill by the river isn't there; we'll see that the river 1234 rises – “Zur Mühle”.\n"
@@ -90,10 +91,10 @@ def tuned(tmp_path_factory):
 
 @pytest.fixture
 def open_page(browser):
-    """open_page(path, width, scheme) → a page whose scripts must not fail."""
+    """open_page(path, width, scheme, browser) → a page whose scripts must not fail."""
     problems, pages = [], []
 
-    def open_(path, width=1200, scheme="light"):
+    def open_(path, width=1200, scheme="light", browser=browser):
         url, viewport = f"file://{path}", {"width": width, "height": 800}
         page = browser.new_page(viewport=viewport, color_scheme=scheme)
         pages.append(page)
@@ -109,20 +110,103 @@ def open_page(browser):
     assert not problems
 
 
+LOGITS = """async (ids) => {
+  const { model } = await inPage.load();
+  const found = [];
+  for (const id of ids) found.push(Array.from(await model.append(id)));
+  return [found, model.computedBy];
+}"""
+
+
+def ids_and_logits(made, count):
+    ids = np.random.default_rng(3).integers(VOCABULARY, size=count).tolist()
+    expected = nanoeuler.load(made.model, device="reference").logits(ids)
+    assert np.ptp(expected, axis=1).min() > 3  # logits that differ, so that agreeing means much
+    return ids, expected
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_logits_in_the_page_are_ours(open_page, tmp_path, shape):
     made = make_run(tmp_path, SHAPES[shape])
-    ids = np.random.default_rng(3).integers(VOCABULARY, size=30).tolist()
-    found = open_page(made.page).evaluate(
+    ids, expected = ids_and_logits(made, 30)
+    found, told = open_page(made.page).evaluate(LOGITS, ids)
+    assert told == "Your browser computes it with JavaScript: it offers no WebGPU here."
+    assert np.abs(np.array(found) - expected).max() < 1e-3
+
+
+BIASED = SHAPES["biases, a window, a layer without rotation"]
+ALL_KERNELS = {"gpt2": GPT2, "llama": BIASED | {"qk_norm": "weighted", "tied": False}}
+"""Shapes that launch every kernel of a page, with all of its arguments."""
+
+
+@pytest.mark.parametrize("family", ALL_KERNELS)
+def test_logits_by_webgpu_are_ours(open_page, gpu_browser, tmp_path, family):
+    made = make_run(tmp_path, ALL_KERNELS[family])
+    ids, expected = ids_and_logits(made, 12)
+    found, told = open_page(made.page, browser=gpu_browser).evaluate(LOGITS, ids)
+    assert told == "Your browser computes it with WebGPU (google swiftshader)."
+    assert np.abs(np.array(found) - expected).max() < 1e-3
+
+
+def test_where_webgpu_is_lost_javascript_goes_on(open_page, gpu_browser, tuned):
+    """What was traced before, and behind the loss, is that of the model."""
+    ids, expected = ids_and_logits(tuned, 8)
+    found, points, shares, told = open_page(tuned.page, browser=gpu_browser).evaluate(
         """async (ids) => {
             const { model } = await inPage.load();
-            return ids.map((id) => Array.from(model.logits(model.append(id))));
+            const [trace, found] = [{}, []];
+            for (const id of ids.slice(0, 4)) found.push(await model.append(id, trace));
+            const pending = model.append(ids[4], {});
+            model.ops.device.opened.destroy();
+            found.push(await pending, await model.append(ids[5]));
+            const [said] = await model.lens([trace.points.at(-1)]);
+            found.push(...(await Promise.all([model.append(ids[6]), model.append(ids[7])])), said);
+            const shares = trace.attention.map((heads) => heads.map((each) => Array.from(each)));
+            const plain = (arrays) => arrays.map((each) => Array.from(each));
+            return [plain(found), plain(trace.points), shares, model.computedBy];
         }""",
         ids,
     )
-    expected = nanoeuler.load(made.model, device="reference").logits(ids)
-    assert np.ptp(expected, axis=1).min() > 3  # logits that differ, so that agreeing means much
-    assert np.abs(np.array(found) - expected).max() < 1e-3
+    assert told.startswith("Your browser computes it with JavaScript: WebGPU ended (")
+    assert np.abs(np.array(found) - [*expected, expected[3]]).max() < 1e-3
+    activations = nanoeuler.load(tuned.model, device="reference").activations(ids[:4])
+    assert np.allclose(points[::2], activations.residual[:, -1], atol=1e-4)
+    assert np.shape(shares) == (2, 6, 4)
+    assert np.allclose(np.sum(shares, axis=2), 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("inPage.description.kernels = null", "the kernels read heads of a multiple of 4 numbers"),
+        (
+            "Device.prototype.hold = function (values, name) { this.most = 0; return hold.call("
+            "this, values, name); }",
+            "its WebGPU lets a kernel see 0 MB at once, and .* has 0 MB",
+        ),
+        (
+            "inPage.description.kernels.files.norm.code += '}'",
+            r"WebGPU ended \(Error while parsing WGSL.*\)\.",
+        ),
+        (
+            "const { embedding } = inPage.description.kernels.files; embedding.code ="
+            " embedding.code.replace('= table[row + d]', '= 1.01 * table[row + d] + 1.0')",
+            r"WebGPU \(.*\) computes something else",
+        ),
+    ],
+    ids=["form", "limit", "driver refuses", "driver errs"],
+)
+def test_why_it_is_not_webgpu_is_said_in_a_sentence(open_page, gpu_browser, tuned, change, reason):
+    told = open_page(tuned.page, browser=gpu_browser).evaluate(
+        f"""async () => {{
+            const {{ hold }} = Device.prototype;
+            {change};
+            const {{ model }} = await inPage.load();
+            await model.append(0);
+            return model.computedBy;
+        }}"""
+    )
+    assert re.fullmatch(f"Your browser computes it with JavaScript: {reason}.?", told), told
 
 
 def test_the_page_cuts_text_into_the_same_tokens(open_page, tuned):
@@ -166,6 +250,7 @@ def test_the_model_answers_and_shows_what_it_thought(open_page, tuned, width, sc
 
     panel = page.locator("#play .panel")
     expect(panel.locator("tr")).to_have_count(8)  # what else was likely
+    expect(page.locator("#play .computed")).to_contain_text("with JavaScript: it offers no WebGPU")
     before = page.locator("#play .strip .token").count()
     panel.locator("button").nth(1).click()  # another token: the model goes on from there
     expect(page.locator("#play output")).to_contain_text("tokens/s")
@@ -237,13 +322,10 @@ def test_attention_and_the_logit_lens_are_those_of_the_model(open_page, tuned):
     points, shares = page.evaluate(
         """async (ids) => {
             const { model } = await inPage.load();
-            const traces = ids.map((id) => {
-                const trace = { points: [], attention: [] };
-                model.append(id, trace);
-                return trace;
-            });
-            const { points, attention } = traces.at(-1);
-            return [points.map((x) => Array.from(x)), attention];
+            const trace = {};
+            for (const id of ids) await model.append(id, trace);
+            const shares = trace.attention.map((heads) => heads.map((each) => Array.from(each)));
+            return [trace.points.map((x) => Array.from(x)), shares];
         }""",
         ids,
     )

@@ -5,11 +5,11 @@ import json
 import pytest
 
 from nanoeuler.model.template import alpaca
-from tests.chromium import browser, sync_api
+from tests.chromium import browser, browsers, sync_api
 from tests.serving.conftest import FORMED
 from tests.serving.server import ServerProcess
 
-__all__ = ["browser"]
+__all__ = ["browser", "browsers"]
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ OURS = {
     "backend/cuda/kernels.py": "kernels of the package",
     "backend/webgpu/kernels.py": "kernels of the package",
     "system/compiling.py": "modules of the package, and machine code that this user's Numba wrote",
+    "browser/packing.py": "scripts of the package",
     "config/rules.py": "modules of the package",
     "corpus/document_sources.py": "own texts, in batches of a bounded size",
     "evaluation/report/rendering.py": "scripts of the package",

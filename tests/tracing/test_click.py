@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from nanoeuler.model.files import load_model, save_model
-from tests.chromium import browser, sync_api
+from tests.chromium import browser, browsers, sync_api
 from tests.inference.conftest import tune
 from tests.serving.server import ServerProcess
 from tests.tracing.conftest import SECRET
 
-__all__ = ["browser"]
+__all__ = ["browser", "browsers"]
 
 BEGINNING, CONTINUED = "Listen: ", f"😀 {SECRET}, é."
 

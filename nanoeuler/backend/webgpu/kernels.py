@@ -44,9 +44,11 @@ Grid = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Source:
-    """A `.wgsl` file behind its constants, what all files share between them."""
+    """A `.wgsl` file."""
 
     text: str
+    """The code behind its constants, what all files share between them."""
+    code: str
     bindings: dict[str, tuple[int, int]]
     """Number and bytes of an element, by the array's name."""
     fields: list[tuple[str, str]]
@@ -57,14 +59,19 @@ class Source:
 def source(name: str, constants: tuple[tuple[str, int | bool], ...] = ()) -> Source:
     """The file `name`; `constants` are those of this launch, beside what stands in sizes.py."""
     code = (FOLDER / f"{name}.wgsl").read_text(encoding="utf-8")
-    common = (FOLDER / "common.wgsl").read_text(encoding="utf-8")
-    known = {key: value for key, value in vars(sizes).items() if key.isupper()} | dict(constants)
-    lines = [constant(key, value) for key, value in known.items()]
     bindings = {
         array: (int(number), 8 if pair else 4) for number, array, pair in BINDING.findall(code)
     }
     (numbers,) = ARGUMENTS.findall(code)
-    return Source("\n".join([*lines, common, code]), bindings, FIELD.findall(numbers))
+    text = f"{prelude(constants)}\n{code}"
+    return Source(text, code, bindings, FIELD.findall(numbers))
+
+
+def prelude(constants: tuple[tuple[str, int | bool], ...] = ()) -> str:
+    """What stands in front of every file."""
+    common = (FOLDER / "common.wgsl").read_text(encoding="utf-8")
+    known = {key: value for key, value in vars(sizes).items() if key.isupper()} | dict(constants)
+    return "\n".join([*(constant(key, value) for key, value in known.items()), common])
 
 
 def constant(name: str, value: int | bool) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from nanoeuler import log
+from nanoeuler.browser import packing
 from nanoeuler.config.paths import Paths
 from nanoeuler.config.stages import BY_SECTION, PRETRAIN, RECORD_STAGES, result_of
 from nanoeuler.corpus.sources.own_text import warning_for
@@ -26,13 +27,10 @@ from nanoeuler.evaluation.formats import (
 from nanoeuler.evaluation.report import background, depth, results, training
 from nanoeuler.evaluation.report.gather import Run, entitled, gather, is_run, kept_configuration
 from nanoeuler.evaluation.report.playable import play, playable
-from nanoeuler.evaluation.report.rendering import render, render_page
+from nanoeuler.evaluation.report.rendering import own_script, render, render_page
 from nanoeuler.log import counted
 from nanoeuler.model.files import CONFIG
 from nanoeuler.storage.files import atomic_write
-
-PLAY = ("calculator", "tokenizer", "model", "play")
-"""Scripts of a page that holds a model."""
 
 
 def page(run: Run, reload: int | None = None, with_model: bool = True) -> str:
@@ -59,7 +57,8 @@ def page(run: Run, reload: int | None = None, with_model: bool = True) -> str:
         background.provenance,
     )
     drawn = [section(run) for section in sections]
-    return render_page(run.name, drawn, PLAY if model else (), reload)
+    scripts = [*map(packing.script, packing.SCRIPTS), own_script("play")] if model else []
+    return render_page(run.name, drawn, scripts, reload)
 
 
 def header(run: Run) -> Markup:

@@ -55,15 +55,13 @@ def render_page(
     scripts: Sequence[str] = (),
     reload: int | None = None,
 ) -> str:
-    """A page of sections, with a list of them behind the first. `scripts`: further ones that it
-    needs. `reload`: the seconds after which it reads itself again.
+    """A page of sections, with a list of them behind the first. `scripts`: texts of further ones
+    that it needs. `reload`: the seconds after which it reads itself again.
 
     The page allows no other script than its own, by hash, and no connection: a text that a model
     wrote can do nothing even if it were not escaped.
     """
-    folder = resources.files("nanoeuler.evaluation.report") / "scripts"
-    names = (*SCRIPTS, *scripts, *(["watch"] if reload else []))
-    texts = ((folder / f"{name}.js").read_text(encoding="utf-8") for name in names)
+    texts = [*map(own_script, SCRIPTS), *scripts, *([own_script("watch")] if reload else [])]
     script = "\n" + "\n".join(texts)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     contents: dict[str, str] = {}  # name → heading
@@ -78,6 +76,11 @@ def render_page(
         digest=digest,
         reload=reload,
     )
+
+
+def own_script(name: str) -> str:
+    folder = resources.files("nanoeuler.evaluation.report") / "scripts"
+    return (folder / f"{name}.js").read_text(encoding="utf-8")
 
 
 def anchored(section: Markup, contents: dict[str, str]) -> Markup:

@@ -13,6 +13,8 @@ class Playground {
     this.panel = section.querySelector(".panel");
     this.status = section.querySelector("output");
     this.tokens = []; // {id, text, kind, likely: [[id, share], …], bits, trace}
+    this.computedBy = section.querySelector(".computed");
+    this.done = Promise.resolve(); // what is being written
     this.layer = this.head = this.depth = 0; // which ones are shown; of depth, Euler steps
     this.form.hidden = false;
     this.listen();
@@ -26,20 +28,28 @@ class Playground {
     const { specials, end, bytes, calls } = this.tokenizer;
     this.allowed = bytes.map((_, id) => id === end || calls.includes(id) || !specials.has(id));
     this.depth = 2 * this.model.config.layers;
+    this.computedBy.textContent = this.model.computedBy;
+  }
+
+  // Write something else: what is being written ends first.
+  begin(work) {
+    const run = (this.run = {});
+    this.done = this.done.catch(() => {}).then(() => (this.run === run ? work(run) : undefined));
+    return this.done;
   }
 
   // ---- reading and writing
 
   // Read a token; `kind` is template, said, answer, or result: of the calculator.
-  append(id, kind) {
-    const trace = { points: [], attention: [] };
+  async append(id, kind) {
+    const trace = {};
     const token = { id, kind, likely: [], bits: 0, trace, shares: this.next };
     if (this.next) {
       token.likely = this.likeliest(this.next);
       token.bits = -Math.log2(this.next[id]);
     }
-    const stream = this.model.append(id, trace);
-    this.next = softmax(this.model.logits(stream));
+    this.next = softmax(await this.model.append(id, trace));
+    this.computedBy.textContent = this.model.computedBy;
     this.tokens.push(token);
     const texts = this.tokenizer.texts(this.tokens.map((each) => each.id));
     token.text = id === this.tokenizer.end ? "" : this.bracket(id) ?? texts.at(-1);
@@ -73,8 +83,7 @@ class Playground {
     return ids[Math.max(0, powers.findIndex((power, i) => (left -= power) <= 0 || i === last))];
   }
 
-  async answer() {
-    this.run = {}; // what is being written ends
+  async answer(run) {
     await this.open();
     const [before, behind] = inPage.description.prompt;
     const said = this.form.prompt.value;
@@ -86,9 +95,12 @@ class Playground {
       return;
     }
     this.rewind(0);
-    this.append(this.tokenizer.end, "template");
-    for (const [i, id] of ids.entries()) this.append(id, kinds[i]);
-    await this.write();
+    await this.append(this.tokenizer.end, "template");
+    for (const [i, id] of ids.entries()) {
+      if (this.run !== run) return;
+      await this.append(id, kinds[i]);
+    }
+    await this.write(run);
   }
 
   // Which tokens are the template's: by the bytes that they stand for.
@@ -102,8 +114,7 @@ class Playground {
     });
   }
 
-  async write() {
-    const run = (this.run = {});
+  async write(run) {
     const { temperature, most, stop } = this.form;
     const began = performance.now();
     stop.hidden = false;
@@ -121,7 +132,7 @@ class Playground {
         end = "ended by itself";
         break;
       }
-      this.append(id, result === undefined ? "answer" : "result");
+      await this.append(id, result === undefined ? "answer" : "result");
       count++;
       this.show();
       await pause();
@@ -147,12 +158,11 @@ class Playground {
   }
 
   // Take another token in the selected place, and go on from there.
-  async branch(id) {
-    const place = this.selected;
+  async branch(id, place, run) {
     this.rewind(place);
-    if (id !== this.tokenizer.end) this.append(id, "answer");
+    if (id !== this.tokenizer.end) await this.append(id, "answer");
     this.show();
-    if (id !== this.tokenizer.end) await this.write();
+    if (id !== this.tokenizer.end) await this.write(run);
   }
 
   // ---- the tokens
@@ -173,12 +183,14 @@ class Playground {
     this.colour();
   }
 
-  select(place) {
+  async select(place) {
     if (place < 0 || place >= this.tokens.length) return;
     this.selected = place;
     this.colour();
     this.strip.children[place].scrollIntoView({ block: "nearest" });
-    this.panel.replaceChildren(...this[`${this.view}Panel`](this.tokens[place]));
+    const { view } = this;
+    const panel = await this[`${view}Panel`](this.tokens[place]);
+    if (this.selected === place && this.view === view) this.panel.replaceChildren(...panel);
   }
 
   // Bits as red, but of template and results, which no stage learns; attention as blue, beside the
@@ -208,11 +220,13 @@ class Playground {
   }
 
   bitsPanel(token) {
+    const place = this.selected;
     if (!token.likely.length) return [make("p", { textContent: "The start of the text." })];
     const listed = token.likely.some(([id]) => id === token.id)
       ? token.likely : [...token.likely, [token.id, token.shares[token.id]]];
     const rows = listed.map(([id, share]) => {
-      const take = button(this.spelled(id), "Take this one and go on", () => this.branch(id));
+      const take = button(this.spelled(id), "Take this one and go on", () =>
+        this.begin((run) => this.branch(id, place, run)));
       const row = make("tr", {}, make("td", {}, take), ...shareCells(share));
       if (id === token.id) row.className = "chosen";
       return row;
@@ -228,9 +242,9 @@ class Playground {
     const option = (_, i) => make("option", { value: i, textContent: i + 1 });
     const list = make("select", {}, ...Array.from({ length: count }, option));
     list.value = this[key];
-    list.addEventListener("change", () => {
+    list.addEventListener("change", async () => {
       this[key] = Number(list.value);
-      this.select(this.selected);
+      await this.select(this.selected);
       this.panel.querySelector(`[data-key=${key}]`).focus();
     });
     list.dataset.key = key;
@@ -254,9 +268,9 @@ class Playground {
   }
 
   // The logit lens (nostalgebraist 2020): the final norm and the head, after each Euler step.
-  depthPanel(token) {
-    const said = (point) => this.likeliest(softmax(this.model.logits(point)), 3);
-    const steps = token.trace.points.map(said);
+  async depthPanel(token) {
+    const logits = await this.model.lens(token.trace.points);
+    const steps = logits.map((each) => this.likeliest(softmax(each), 3));
     const half = (at) => `layer ${Math.ceil(at / 2)}, ${at % 2 ? "attention" : "MLP"}`;
     const rows = steps.map((likely, at) => {
       const cells = likely.map(([id, share]) => {
@@ -293,7 +307,7 @@ class Playground {
     const { form, strip } = this;
     form.addEventListener("submit", (event) => {
       event.preventDefault();
-      this.answer();
+      this.begin((run) => this.answer(run));
     });
     form.prompt.addEventListener("keydown", (event) => {
       if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
@@ -303,7 +317,7 @@ class Playground {
     for (const example of form.querySelectorAll(".examples button")) {
       example.addEventListener("click", () => {
         form.prompt.value = example.value;
-        this.answer();
+        this.begin((run) => this.answer(run));
       });
     }
     form.stop.addEventListener("click", () => {

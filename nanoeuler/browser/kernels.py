@@ -1,0 +1,32 @@
+"""The kernels of the WebGPU engine as device.js takes them."""
+
+from typing import Any
+
+from nanoeuler.backend.webgpu import sizes
+from nanoeuler.backend.webgpu.engine import attention_rows
+from nanoeuler.backend.webgpu.kernels import prelude, source
+from nanoeuler.backend.webgpu.parts import HEAD_WIDTH
+from nanoeuler.model.config import ModelConfig
+
+DECODING = (
+    *("embedding", "norm", "few_rows", "product", "rope", "cache", "attention", "activations"),
+)
+"""Files whose kernels a forward pass launches."""
+
+
+def kernels(config: ModelConfig, files: tuple[str, ...] = DECODING) -> dict[str, Any] | None:
+    """Texts, arrays and numbers of `files`, and sizes, for a model; None where its form is not one
+    that the kernels read."""
+    if config.head_size % HEAD_WIDTH:
+        return None
+    size, rows = config.head_size, attention_rows(config.head_size)
+    found = {name: source(name) for name in files}
+    return {
+        "prelude": prelude((("HEAD_SIZE", size), ("ROWS", rows))),
+        "files": {
+            name: {"code": each.code, "bindings": each.bindings, "fields": each.fields}
+            for name, each in found.items()
+        },
+        "sizes": {key: value for key, value in vars(sizes).items() if key.isupper()}
+        | {"ROWS": rows},
+    }

@@ -1,0 +1,226 @@
+// A model in a browser: its weights, and the forward pass that nanoeuler/model has in Python. It is
+// written once; its ops are WebGPU's (webgpu_ops.js) or JavaScript's (javascript_ops.js).
+// A token passes 2·L Euler steps x ← x + h·f(norm(x)): attention's and the MLP's of each layer.
+"use strict";
+
+// The weights lie in the page as bfloat16, the upper halves of float32: first the upper byte of
+// every number, then the lower ones, deflated and in base64.
+async function readWeights(text, tensors) {
+  const packed = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
+  const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
+  const count = bytes.length / 2;
+  const numbers = new Float32Array(count);
+  const bits = new Uint32Array(numbers.buffer);
+  for (let i = 0; i < count; i++) bits[i] = (bytes[i] << 24) | (bytes[count + i] << 16);
+  const weights = {};
+  let start = 0;
+  for (const [name, size] of tensors) weights[name] = numbers.subarray(start, (start += size));
+  return weights;
+}
+
+// Cosines and sines, (context, E/2): the pair of elements i and i + E/2 of a head is rotated by
+// position · θ^(−2i/E) · scale[i].
+function angles({ context, head_size, rope_theta, rope_scale: [scale, factor] }) {
+  const half = head_size / 2;
+  const angle = (at) => {
+    const [position, i] = [Math.floor(at / half), at % half];
+    return position * rope_theta ** (-i / half) * scale[i];
+  };
+  const all = { length: context * half };
+  return [Math.cos, Math.sin].map((wave) =>
+    Float32Array.from(all, (_, at) => factor * wave(angle(at))));
+}
+
+const TOLERANCE = 1e-3; // of logits, in units of the largest: WebGPU against JavaScript
+
+class Model {
+  // `held`: the weights as JavaScript has them, name → Float32Array.
+  constructor(config, held) {
+    Object.assign(this, { config, held, tables: angles(config) });
+    this.ids = []; // read so far
+    this.compute(new JavaScriptOps(config, this.tables));
+  }
+
+  compute(ops) {
+    const hold = ([name, values]) => [name, ops.hold(values, name)];
+    this.weights = Object.fromEntries(Object.entries(this.held).map(hold));
+    this.ops = ops;
+  }
+
+  // Compute with WebGPU from now on, if the browser has it and it computes what JavaScript does.
+  // `kernels`: of nanoeuler/browser/kernels.py; null for a form that they do not know.
+  async useWebGpu(kernels) {
+    try {
+      if (!kernels) throw new Error("the kernels read heads of a multiple of 4 numbers");
+      const expected = await this.append(0);
+      const device = await Device.open(kernels);
+      this.rewind(0);
+      this.compute(new WebGpuOps(device, this.config, this.tables));
+      const found = await this.append(0);
+      const most = TOLERANCE * expected.reduce((top, each) => Math.max(top, Math.abs(each)), 1);
+      if (!found.every((each, i) => Math.abs(each - expected[i]) < most)) {
+        throw new Error(`${this.ops.name} computes something else`);
+      }
+    } catch (error) {
+      this.useJavaScript(error.message);
+    }
+    this.rewind(0);
+  }
+
+  useJavaScript(reason) {
+    this.reason = reason;
+    this.compute(new JavaScriptOps(this.config, this.tables));
+    const read = this.ids.splice(0);
+    for (const id of read) this.forward(id);
+  }
+
+  // A sentence for people.
+  get computedBy() {
+    const because = this.reason ? `: ${this.reason}` : "";
+    return `Your browser computes it with ${this.ops.name}${because}.`;
+  }
+
+  // Do the work, in JavaScript if WebGPU ends meanwhile.
+  async attempt(work) {
+    const { ops } = this;
+    try {
+      return await work();
+    } catch (error) {
+      if (ops instanceof JavaScriptOps) throw error;
+      const [said] = error.message.split("\n");
+      if (ops === this.ops) this.useJavaScript(`WebGPU ended (${said})`);
+      return work();
+    }
+  }
+
+  // Go back to where it had read that many tokens.
+  rewind(length) {
+    this.ids.length = length;
+  }
+
+  // Read the next token: the logits behind it. `trace` gets the stream at every point, 2·L + 1 of
+  // them, and the attention of every head, [layer][head][token].
+  async append(id, trace) {
+    const { layers, heads, layer_kinds } = this.config;
+    const read = this.ids.length;
+    return this.attempt(async () => {
+      this.ids.length = read;
+      const seenBy = trace && { points: [], scores: [] };
+      const logits = this.logits(this.forward(id, seenBy));
+      const asked = trace ? [...seenBy.points, ...seenBy.scores] : [];
+      const [found, ...traced] = await this.ops.read([logits, ...asked]);
+      if (trace) {
+        trace.points = traced.slice(0, 2 * layers + 1);
+        trace.attention = traced.slice(2 * layers + 1).map((scores, layer) =>
+          Array.from({ length: heads }, (_, head) => {
+            const row = scores.subarray(head * (read + 1), (head + 1) * (read + 1));
+            return softmax(seen(row, layer_kinds[layer][0]));
+          }));
+      }
+      return found;
+    });
+  }
+
+  // What the model would say of streams, such as the points of a trace: the logits of each.
+  async lens(points) {
+    const logits = (point) => this.logits(this.ops.give(point));
+    return this.attempt(() => this.ops.read(points.map(logits)));
+  }
+
+  // The stream behind the last layer, of a token that follows those read so far.
+  forward(id, trace) {
+    const { config: c, weights: w, ops } = this;
+    const [block, other] = c.family === "gpt2" ? ["gpt2", "gelu"] : ["llama", "swiglu"];
+    const table = w[block === "gpt2" ? "transformer.wte.weight" : "model.embed_tokens.weight"];
+    const position = this.ids.length;
+    ops.begin([position]);
+    let x = ops.embed(table, [id]);
+    if (block === "gpt2") x = ops.add(x, ops.embed(w["transformer.wpe.weight"], [position]), 1);
+    trace?.points.push(x);
+    for (let layer = 0; layer < c.layers; layer++) {
+      x = ops.add(x, this[block](x, layer, trace?.scores), c.step_size);
+      trace?.points.push(x);
+      x = ops.add(x, this[other](x, layer), c.step_size);
+      trace?.points.push(x);
+    }
+    this.ids.push(id);
+    return x;
+  }
+
+  // The attention block of a Llama: grouped heads, rotary positions, perhaps a norm of each head.
+  llama(x, layer, scores) {
+    const { config: c, weights: w, ops } = this;
+    const part = `model.layers.${layer}.self_attn`;
+    const [window, rotates] = c.layer_kinds[layer];
+    const normed = ops.norm(x, w[`model.layers.${layer}.input_layernorm.weight`]);
+    const [query, key, value] = ["q", "k", "v"].map((name) => {
+      const product = `${part}.${name}_proj`;
+      let vector = ops.linear(normed, w[`${product}.weight`], w[`${product}.bias`]);
+      if (name === "v") return vector;
+      const weight = w[`${part}.${name}_norm.weight`]; // may be none
+      if (c.qk_norm !== "none") vector = ops.norm(vector, weight, undefined, c.head_size);
+      return rotates ? ops.rotate(vector) : vector;
+    });
+    const mixed = ops.attend(layer, query, key, value, window, scores);
+    return ops.linear(mixed, w[`${part}.o_proj.weight`]);
+  }
+
+  // That of a GPT-2: one packed product, and biases.
+  gpt2(x, layer, scores) {
+    const { weights, ops } = this;
+    const w = (name) => weights[`transformer.h.${layer}.${name}`];
+    const normed = ops.norm(x, w("ln_1.weight"), w("ln_1.bias"));
+    const packed = ops.linear(normed, w("attn.c_attn.weight"), w("attn.c_attn.bias"));
+    const [query, key, value] = [0, 1, 2].map((i) => ops.part(packed, i, 3));
+    const mixed = ops.attend(layer, query, key, value, 0, scores);
+    return ops.linear(mixed, w("attn.c_proj.weight"), w("attn.c_proj.bias"));
+  }
+
+  swiglu(x, layer) {
+    const { weights, ops } = this;
+    const w = (name) => weights[`model.layers.${layer}.${name}.weight`];
+    const normed = ops.norm(x, w("post_attention_layernorm"));
+    const up = ops.linear(normed, w("mlp.up_proj"));
+    const gate = ops.linear(normed, w("mlp.gate_proj"));
+    return ops.linear(ops.swiglu(gate, up), w("mlp.down_proj"));
+  }
+
+  gelu(x, layer) {
+    const { weights, ops } = this;
+    const w = (name) => weights[`transformer.h.${layer}.${name}`];
+    const normed = ops.norm(x, w("ln_2.weight"), w("ln_2.bias"));
+    const up = ops.linear(normed, w("mlp.c_fc.weight"), w("mlp.c_fc.bias"));
+    return ops.linear(ops.gelu(up), w("mlp.c_proj.weight"), w("mlp.c_proj.bias"));
+  }
+
+  // What the first head would say of a stream x: behind the last layer, these are the logits.
+  logits(x) {
+    const { config: c, weights: w, ops } = this;
+    const llama = c.family !== "gpt2";
+    const [weight, bias] = (llama ? ["model.norm.weight"]
+      : ["transformer.ln_f.weight", "transformer.ln_f.bias"]).map((name) => w[name]);
+    const embedding = w[llama ? "model.embed_tokens.weight" : "transformer.wte.weight"];
+    return ops.linear(ops.norm(x, weight, bias), c.tied ? embedding : w["lm_head.weight"]);
+  }
+}
+
+// The model that the page holds and its tokenizer; its weights are read when it is first asked.
+const inPage = {
+  get there() {
+    return document.getElementById("weights") !== null;
+  },
+  get description() {
+    return (this.read ??= JSON.parse(document.getElementById("model").textContent));
+  },
+  load() {
+    return (this.loading ??= this.make());
+  },
+  async make() {
+    const { config, tensors, tokenizer, kernels } = this.description;
+    const weights = await readWeights(document.getElementById("weights").textContent, tensors);
+    const model = new Model(config, weights);
+    await model.useWebGpu(kernels);
+    return { model, tokenizer: new Tokenizer(tokenizer) };
+  },
+};
