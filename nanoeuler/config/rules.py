@@ -54,7 +54,7 @@ RULES = {
             *(f"sources.{source.name}.licence" for source in NAMED),
         ),
     ),
-    "learn_bpe": Rule(("tokenizer",)),
+    "learn_bpe": Rule(("tokenizer",), revision=2),
     "tokenize": Rule(("tokenizer.vocab_size",)),
     "index": Rule(()),
     "check_fit": Rule(

@@ -3,14 +3,16 @@
 Memory holds a few blocks of text, however long the corpus or one of its documents is.
 """
 
+import math
 import os
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, groupby, pairwise
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -56,6 +58,19 @@ class FileBytes:
         return content
 
 
+class Offsets:
+    """The offsets of the documents of a text, each read from its file when it is asked for."""
+
+    def __init__(self, path: Path):
+        self.data = FileBytes(path)
+
+    def __len__(self) -> int:
+        return len(self.data) // 8
+
+    def __getitem__(self, index: int) -> int:
+        return int.from_bytes(self.data[8 * index : 8 * index + 8], "little")
+
+
 class Piece(NamedTuple):
     """The text `data[start:stop]`, which begins and ends between words."""
 
@@ -75,7 +90,7 @@ class CorpusText:
     source: str
     name: str
     data: FileBytes
-    offsets: np.ndarray  # int64 (documents + 1,)
+    offsets: Any  # int64 (documents + 1,), or `Offsets`
 
     @property
     def documents(self) -> int:
@@ -90,9 +105,17 @@ class Corpus:
     """A corpus folder, opened by its manifest. `texts[split]` has the sources in its order.
 
     With `group`, it has the texts of that group alone; sources without groups belong to group 0.
+    With `sampled` and more text than that for training, it has that text alone, of which no byte
+    has been read: who encodes it finds out whether it has changed.
     """
 
-    def __init__(self, manifest_path: str | Path, group: int | None = None, threads: int = 1):
+    def __init__(
+        self,
+        manifest_path: str | Path,
+        group: int | None = None,
+        threads: int = 1,
+        sampled: int | None = None,
+    ):
         self.path = Path(manifest_path)
         manifest = read_json(self.path)
         try:
@@ -104,7 +127,13 @@ class Corpus:
                 for number, text in enumerate(source[split].get("groups", [source[split]]))
                 if group in (None, number)
             ]
-            opened = list(map_in_order(lambda entry: self.open_text(*entry), entries, threads))
+            if sampled is not None:
+                entries = [each for each in entries if each[0] == "train"]
+            size = sum(text["bytes"] for _, _, text in entries)
+            whole = sampled is None or size <= sampled
+            opened = list(
+                map_in_order(lambda entry: self.open_text(*entry, whole), entries, threads)
+            )
         except (KeyError, TypeError, AttributeError) as error:
             raise UserError(
                 f"{self.path}: not a corpus manifest ({error!r} is missing or wrong); "
@@ -114,8 +143,11 @@ class Corpus:
         for text in opened:
             self.texts[text.split].append(text)
 
-    def open_text(self, split: str, source: str, entry: dict) -> CorpusText:
-        """Open the files of one source. Raises `UserError` when the manifest does not fit them."""
+    def open_text(self, split: str, source: str, entry: dict, whole: bool) -> CorpusText:
+        """Open the files of one source, and read them if `whole`.
+
+        Raises `UserError` when the manifest does not fit them.
+        """
         text = self.path.parent / entry["text"]
         offsets = self.path.parent / entry["offsets"]
         origin = Origin("`nanoeuler assemble`", f"delete {self.path} and run it again")
@@ -129,14 +161,21 @@ class Corpus:
                     f"{path}: {found} where {self.path.name} says {size:,} bytes; "
                     "run `nanoeuler assemble` again"
                 )
-            check_file(path, sha256, origin)
+            if whole:
+                check_file(path, sha256, origin)
+        if not whole:
+            return CorpusText(split, source, text.stem, FileBytes(text), Offsets(offsets))
         borders = np.fromfile(offsets, "<u8").astype(np.int64)  # (documents + 1,)
         if borders[0] != 0 or borders[-1] != entry["bytes"] or (np.diff(borders) <= 0).any():
-            raise UserError(
-                f"{offsets}: damaged: the offsets do not rise from 0 to the size of {text.name}; "
-                "run `nanoeuler assemble` again"
-            )
+            raise damaged_offsets(offsets, text)
         return CorpusText(split, source, text.stem, FileBytes(text), borders)
+
+
+def damaged_offsets(offsets: Path, text: Path) -> UserError:
+    return UserError(
+        f"{offsets}: damaged: the offsets do not rise from 0 to the size of {text.name}; "
+        "run `nanoeuler assemble` again"
+    )
 
 
 def map_in_order(
@@ -162,26 +201,53 @@ def map_in_order(
         pool.shutdown(cancel_futures=True)
 
 
-def sample(texts: list[CorpusText], wanted: int) -> Iterator[Piece]:
-    """Yield about `wanted` bytes, spread evenly over all sources and documents, in their order.
+def sample(texts: Sequence[CorpusText], wanted: int) -> Iterator[Piece]:
+    """Yield about `wanted` bytes in pieces of documents, in the order of the text.
 
-    Documents are cut into blocks where words end. A block is taken whenever the sample has less
-    than its share of the source so far. So a long document gives blocks from all its parts, short
-    ones are taken whole at regular intervals, and no source is left out. A corpus of no more than
-    `wanted` bytes is taken whole.
+    A corpus of no more than `wanted` bytes is taken whole. Else each source gives its share, in
+    stretches of about `SAMPLE_BLOCK` bytes that begin at even distances, whatever the documents
+    are: nothing else of the text is read, and of the offsets those around a stretch.
     """
     total = sum(len(text.data) for text in texts)
-    source = None
-    for text in texts:
-        if text.source != source:  # the groups of a source count as one text
-            seen = taken = 0
-            source = text.source
-        for start, stop in text.borders():
-            for low, high in blocks(text.data, start, stop, SAMPLE_BLOCK):
-                seen += high - low
-                if taken * total < seen * min(wanted, total):
-                    taken += high - low
+    if total <= wanted:
+        for text in texts:
+            for start, stop in text.borders():
+                for low, high in blocks(text.data, start, stop, SAMPLE_BLOCK):
                     yield Piece(text.data, low, high)
+        return
+    for _, of_source in groupby(texts, lambda text: text.source):
+        parts = list(of_source)  # the groups of a source count as one text
+        ends = list(accumulate(len(part.data) for part in parts))
+        share = ends[-1] * wanted / total
+        stretches = max(1, round(share / SAMPLE_BLOCK))
+        length = math.ceil(share / stretches)
+        taken = 0  # end of the last stretch, which a long word may have moved
+        for number in range(stretches):
+            start = max(taken, ends[-1] * number // stretches)
+            stop = start + length
+            for part in range(bisect_right(ends, start), len(parts)):
+                first = ends[part] - len(parts[part].data)
+                for piece in stretch(parts[part], max(start - first, 0), stop - first):
+                    yield piece
+                    taken = first + piece.stop
+                if stop <= ends[part]:
+                    break
+
+
+def stretch(text: CorpusText, start: int, stop: int) -> Iterator[Piece]:
+    """Yield what documents have of the bytes [start, stop), cut where words end."""
+    document = bisect_right(text.offsets, start) - 1
+    while start < min(stop, len(text.data)):
+        begin = end = -1
+        if 0 <= document < text.documents:
+            begin, end = int(text.offsets[document]), int(text.offsets[document + 1])
+        if not 0 <= begin <= start < end <= len(text.data):
+            raise damaged_offsets(text.data.path.with_suffix(".offsets"), text.data.path)
+        low = start if start == begin else safe_cut(text.data, start, end)
+        high = end if end <= stop else safe_cut(text.data, max(low, stop), end)
+        if low < high:
+            yield Piece(text.data, low, high)
+        start, document = end, document + 1
 
 
 def blocks(data: bytes | FileBytes, start: int, stop: int, size: int) -> Iterator[tuple[int, int]]:

@@ -45,7 +45,7 @@ def learn_tokenizer(
             f"tokenizer.sample_bytes is {sample_bytes}: it must be at least 1; "
             "100000000 is plenty for most vocabularies"
         )
-    texts = Corpus(corpus_path, threads=threads).texts["train"]
+    texts = Corpus(corpus_path, threads=threads, sampled=sample_bytes).texts["train"]
     available = sum(len(text.data) for text in texts)
     with log.Progress("count words", min(sample_bytes, available), "MB", scale=1e-6) as progress:
         counts = count_pieces(sample(texts, sample_bytes), threads, progress=progress)

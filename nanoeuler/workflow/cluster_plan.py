@@ -48,7 +48,7 @@ class Law(NamedTuple):
 LAWS = {
     "extract_fineweb": Law(gigabyte=11, job=0.3, writes=1, page_writes=42),
     "build_corpus": Law(29, 8.4, 4, reads=2, writes=1, page_reads=40, page_spills=581),
-    "learn_bpe": Law(gigabyte=0.6, job=6.5, reads=1),
+    "learn_bpe": Law(gigabyte=15, job=5, reads=1),  # of its sample
     "tokenize": Law(gigabyte=25, job=1, reads=2),
 }
 """Processor time of 1 GB of text (234,532 pages, 1 % held out) on two cores of an AMD EPYC, but for
@@ -149,6 +149,8 @@ def rule_costs(
             law = laws[rule]
             share = jobs / len(FINEWEB.items(config)) if rule == "extract_fineweb" else 1.0
             of_rule = share * web_bytes if rule == "extract_fineweb" else text_bytes
+            if rule == "learn_bpe":
+                of_rule = min(of_rule, config["tokenizer"]["sample_bytes"])
             seconds = law.gigabyte * of_rule / 1e9 + law.page * pages / 1e6 + law.job * jobs
             cost.spills = law.page_spills * pages
             cost.reads = law.reads * of_rule + law.page_reads * pages + cost.spills

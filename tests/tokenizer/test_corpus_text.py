@@ -1,15 +1,17 @@
 """Reading a corpus, and an even sample of it."""
 
 import shutil
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tokenizer_samples import prose_documents, write_corpus
 
 from nanoeuler.errors import UserError
-from nanoeuler.tokenizer.corpus_text import SAMPLE_BLOCK, Corpus, sample
-from nanoeuler.tokenizer.counting import Piece
+from nanoeuler.tokenizer.corpus_text import SAMPLE_BLOCK, Corpus, FileBytes, sample
+from nanoeuler.tokenizer.counting import Piece, count_pieces
 
 
 @pytest.fixture
@@ -47,16 +49,69 @@ def test_a_sample_is_spread_over_sources_and_documents(manifest: Path):
     total = sum(len(text.data) for text in texts)
     blocks = list(map(content, sample(texts, total // 4)))
     assert blocks == list(map(content, sample(texts, total // 4)))
-    assert 0 <= sum(map(len, blocks)) - total // 4 <= 2 * SAMPLE_BLOCK
-    from_books = sum(b" book book" in block for block in blocks)
-    assert from_books * SAMPLE_BLOCK == pytest.approx(4 * 500_000 / 4, rel=0.03)
+    assert sum(map(len, blocks)) == pytest.approx(total / 4, rel=0.01)
+    from_books = [block for block in blocks if b" book book" in block]
+    assert sum(map(len, from_books)) == pytest.approx(4 * 500_000 / 4, rel=0.03)
     documents = prose_documents(2_000)
-    places = [documents.index(block) for block in blocks[from_books:]]
-    assert places[0] == 0
-    assert max(after - before for before, after in pairwise(places)) < 40
-    assert sum(map(len, blocks[from_books:])) == pytest.approx(
-        sum(map(len, documents)) / 4, rel=0.01
+    whole = [documents.index(block) for block in blocks[len(from_books) :] if block in documents]
+    gaps = [after - before for before, after in pairwise(whole)]
+    assert max(gaps) - 1 < 4 * SAMPLE_BLOCK / min(map(len, documents))
+    assert 3 <= sum(gap > 10 for gap in gaps) <= len(b"".join(documents)) / SAMPLE_BLOCK / 4 + 1
+
+
+def test_words_of_a_sample_are_words_of_the_text(manifest: Path):
+    texts = Corpus(manifest).texts["train"]
+    every, taken = (
+        dict(count_pieces(sample(texts, wanted)).items()) for wanted in (10**12, 300_000)
     )
+    assert all(count <= every.get(word, 0) for word, count in taken.items())
+    assert sum(taken.values()) > 50_000
+
+
+def test_groups_of_a_source_are_sampled_as_one_text(manifest: Path):
+    (_, web) = Corpus(manifest).texts["train"]
+    middle = int(web.offsets[1_000])
+    groups = []
+    for number, rows in enumerate((slice(0, 1_001), slice(1_000, None))):
+        offsets = web.offsets[rows] - web.offsets[rows][0]
+        path = manifest.parent / f"{number}.txt"
+        path.write_bytes(web.data[:middle] if number == 0 else web.data[middle:])
+        groups.append(replace(web, data=FileBytes(path), offsets=offsets))
+    wanted = len(web.data) // 10
+    text = b"".join(map(content, sample(groups, wanted)))
+    assert text == b"".join(map(content, sample([web], wanted)))
+
+
+def test_a_sample_reads_little_more_than_itself(tmp_path: Path):
+    texts = {"train": [b"book " * 20_000] * 100 + prose_documents(20_000), "validation": []}
+    manifest = write_corpus(tmp_path / "corpus", {"fineweb": texts})
+    wanted = 400_000
+    before = bytes_read()
+    taken = list(sample(Corpus(manifest, sampled=wanted).texts["train"], wanted))
+    counted = count_pieces(taken)
+    read = bytes_read() - before
+    assert sum(piece.stop - piece.start for piece in taken) == pytest.approx(wanted, rel=0.02)
+    assert len(counted) > 100
+    assert (
+        wanted < read < 1.1 * wanted < 0.05 * (manifest.parent / "train/fineweb.txt").stat().st_size
+    )
+    assert [piece[1:] for piece in taken] == [
+        piece[1:] for piece in sample(Corpus(manifest).texts["train"], wanted)
+    ]
+
+
+def bytes_read() -> int:
+    """Bytes that this process has read from files so far."""
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
+def test_offsets_that_do_not_rise_around_a_sample_get_one_sentence(manifest: Path):
+    offsets = manifest.parent / "train/fineweb.offsets"
+    values = np.fromfile(offsets, "<u8")
+    values[1:-2:2], values[2:-1:2] = values[2:-1:2].copy(), values[1:-2:2].copy()
+    values.tofile(offsets)
+    with pytest.raises(UserError, match=r"fineweb.offsets: damaged"):
+        list(sample(Corpus(manifest, sampled=1_000_000).texts["train"], 1_000_000))
 
 
 def test_no_source_goes_without(tmp_path: Path):
