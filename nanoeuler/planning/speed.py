@@ -170,10 +170,10 @@ def set_rate(config: Config, plan: Plan, tokens_per_second: float) -> None:
     model = ModelConfig.from_dict(config["model"])
     plan.tokens_per_second = tokens_per_second
     for stage in plan.stages.values():
-        stage.seconds = stage.work(model) / (stage.pace * tokens_per_second)
-        stage.seconds += stage.updates + stage.start
-        stage.seconds += (plan.checkpoint + 4 * plan.parameters) / WRITING  # at its end
-        stage.joules = {kind: watts * stage.seconds for kind, watts in stage.watts.items()}
+        busy = stage.work(model) / (stage.pace * tokens_per_second) + stage.updates
+        waiting = stage.start + (plan.checkpoint + 4 * plan.parameters) / WRITING  # at its end
+        stage.seconds = busy + waiting
+        stage.joules = {kind: watts * busy for kind, watts in stage.watts.items()}
     estimate_results(plan, config)
 
 
