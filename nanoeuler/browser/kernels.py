@@ -13,6 +13,9 @@ DECODING = (
 )
 """Files whose kernels a forward pass launches."""
 
+TRAINING = (*DECODING, "columns", "losses", "update")
+"""Those of training, too."""
+
 
 def kernels(config: ModelConfig, files: tuple[str, ...] = DECODING) -> dict[str, Any] | None:
     """Texts, arrays and numbers of `files`, and sizes, for a model; None where its form is not one

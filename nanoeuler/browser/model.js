@@ -71,8 +71,7 @@ class Model {
   useJavaScript(reason) {
     this.reason = reason;
     this.compute(new JavaScriptOps(this.config, this.tables));
-    const read = this.ids.splice(0);
-    for (const id of read) this.forward(id);
+    for (const id of this.ids.splice(0)) this.read(id);
   }
 
   // A sentence for people.
@@ -107,7 +106,7 @@ class Model {
     return this.attempt(async () => {
       this.ids.length = read;
       const seenBy = trace && { points: [], scores: [] };
-      const logits = this.logits(this.forward(id, seenBy));
+      const logits = this.logits(this.read(id, seenBy));
       const asked = trace ? [...seenBy.points, ...seenBy.scores] : [];
       const [found, ...traced] = await this.ops.read([logits, ...asked]);
       if (trace) {
@@ -128,15 +127,21 @@ class Model {
     return this.attempt(() => this.ops.read(points.map(logits)));
   }
 
-  // The stream behind the last layer, of a token that follows those read so far.
-  forward(id, trace) {
+  // The stream behind the last layer of a token that follows those read so far.
+  read(id, trace) {
+    const positions = [this.ids.length];
+    this.ops.begin(positions);
+    this.ids.push(id);
+    return this.forward([id], positions, trace);
+  }
+
+  // The same of any tokens at these positions, about which the ops know.
+  forward(ids, positions, trace) {
     const { config: c, weights: w, ops } = this;
     const [block, other] = c.family === "gpt2" ? ["gpt2", "gelu"] : ["llama", "swiglu"];
     const table = w[block === "gpt2" ? "transformer.wte.weight" : "model.embed_tokens.weight"];
-    const position = this.ids.length;
-    ops.begin([position]);
-    let x = ops.embed(table, [id]);
-    if (block === "gpt2") x = ops.add(x, ops.embed(w["transformer.wpe.weight"], [position]), 1);
+    let x = ops.embed(table, ids);
+    if (block === "gpt2") x = ops.add(x, ops.embed(w["transformer.wpe.weight"], positions), 1);
     trace?.points.push(x);
     for (let layer = 0; layer < c.layers; layer++) {
       x = ops.add(x, this[block](x, layer, trace?.scores), c.step_size);
@@ -144,7 +149,6 @@ class Model {
       x = ops.add(x, this[other](x, layer), c.step_size);
       trace?.points.push(x);
     }
-    this.ids.push(id);
     return x;
   }
 

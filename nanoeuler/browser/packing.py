@@ -37,17 +37,22 @@ def is_known(config: ModelConfig) -> bool:
 
 def describe(saved: SavedModel, tokenizer: Tokenizer) -> dict[str, Any]:
     """Configuration, names and sizes of the tensors, tokenizer, template, kernels."""
-    config, (scale_I, factor) = saved.config, rope_scale(saved.config)
-    kinds = [config.layer_kind(layer) for layer in range(config.layers)]
+    config = saved.config
     return {
-        "config": dataclasses.asdict(config)
-        | {"rope_scale": [scale_I.tolist(), factor], "layer_kinds": kinds},
+        "config": describe_config(config),
         "tensors": [[tensor.name, tensor.size] for tensor in written_tensors(config)],
         "tokenizer": describe_tokenizer(tokenizer)
         | {"calls": tokenizer.call_ids if saved.calculator else []},
         "prompt": surroundings(saved),
         "kernels": kernels(config),
     }
+
+
+def describe_config(config: ModelConfig) -> dict[str, Any]:
+    scale_I, factor = rope_scale(config)
+    kinds = [config.layer_kind(layer) for layer in range(config.layers)]
+    further = {"rope_scale": [scale_I.tolist(), factor], "layer_kinds": kinds}
+    return dataclasses.asdict(config) | further
 
 
 def written_tensors(config: ModelConfig) -> list[Tensor]:

@@ -77,12 +77,12 @@ class WebGpuOps {
     return out;
   }
 
-  // scale · left rightᵀ, and `add` besides.
-  multiply(left, right, scale = 1, add = undefined) {
+  // scale · left rightᵀ, and `add` besides; in a new array or in `out`.
+  multiply(left, right, scale = 1, add = undefined, out = undefined) {
     const { device } = this;
     const { FEW_ROWS, FEW_ROWS_COLUMNS, TILE } = device.sizes;
     const [rows, columns, inner] = [left.rows, right.rows, left.columns];
-    const out = device.take(left.batches * rows, columns)
+    out ??= device.take(left.batches * rows, columns)
       .like({ rows, batches: left.batches, batch: rows * columns });
     const given = { left, right, out, add: add ?? device.spares[0], rows, columns, inner, scale };
     given.add_scale = Number(add !== undefined);
@@ -102,18 +102,14 @@ class WebGpuOps {
   // RMSNorm, and with a bias LayerNorm, of each `columns` numbers.
   norm(x, weight, bias, columns = x.columns) {
     const { device } = this;
-    const given = this.normed(x.reshape(columns), weight, bias);
-    given.out = device.take(given.x.rows, columns);
-    device.launch("norm", "forward", device.flat(given.x.rows), given);
-    return given.out.reshape(x.columns);
-  }
-
-  normed(x, weight = this.ones, bias = undefined) {
-    const { device } = this;
-    return {
-      x, weight, bias: bias ?? device.spares[0], inverse: device.take(1, x.rows), rows: x.rows,
-      columns: x.columns, layer: Boolean(bias), epsilon: this.config.norm_epsilon,
-    };
+    const parts = x.reshape(columns);
+    const [{ rows }, out] = [parts, device.take(parts.rows, columns)];
+    this.inverse = device.take(1, rows);
+    device.launch("norm", "forward", device.flat(rows), {
+      x: parts, weight: weight ?? this.ones, bias: bias ?? device.spares[0], out, rows, columns,
+      inverse: this.inverse, layer: Boolean(bias), epsilon: this.config.norm_epsilon,
+    });
+    return out.reshape(x.columns);
   }
 
   // In place: the pairs of each head by the angles of its token.
@@ -130,7 +126,7 @@ class WebGpuOps {
   // of the last token, (heads, tokens).
   attend(layer, query, key, value, window, scores) {
     const { device, length } = this;
-    const { context, kv_heads, head_size } = this.config;
+    const { context, heads, kv_heads, head_size } = this.config;
     const width = kv_heads * head_size;
     const numbers = { count: key.rows * width, tokens: key.rows, width, slots: context };
     [key, value].forEach((source, i) => device.launchOn("cache", "write", numbers.count, {
@@ -138,22 +134,21 @@ class WebGpuOps {
     }));
     const [keys, values] = this.caches[layer].map((cache) => cache.like({ rows: length }));
     scores?.push(this.scores(query, keys));
-    return this.attention({ query, key: keys, value: values, offset: this.offset }, window).out;
+    const out = device.take(query.rows, query.columns);
+    this.launchAttention("forward", heads, {
+      query, key: keys, value: values, out, offset: this.offset, starts: this.startsOf(window),
+      lse: device.take(heads, query.rows),
+    });
+    return out;
   }
 
-  attention(given, window, batches = 1) {
-    const { device, config } = this;
-    const { heads, kv_heads, head_size } = config;
-    const { rows, columns } = given.query;
-    const tokens = rows / batches;
-    const out = device.take(rows, columns);
-    const lse = device.take(heads, rows);
-    const arrays = { ...given, out: out.like({ batch: tokens * columns }), lse };
-    arrays.starts = this.startsOf(window);
+  // A workgroup takes ROWS tokens of one of so many heads, of `batches` rows of tokens.
+  launchAttention(kernel, across, given, tokens = this.host.length, batches = 1) {
+    const { heads, kv_heads, head_size } = this.config;
+    const rows = kernel === "row_stats" ? 1 : this.device.sizes.ROWS;
     const numbers = { tokens, heads, group: heads / kv_heads, root: 1 / Math.sqrt(head_size) };
-    const grid = [Math.ceil(tokens / device.sizes.ROWS), heads, batches];
-    device.launch("attention", "forward", grid, { ...arrays, ...numbers });
-    return { ...arrays, out, numbers };
+    const grid = [Math.ceil(tokens / rows), across, batches];
+    this.device.launch("attention", kernel, grid, { ...given, ...numbers });
   }
 
   // The heads that read one key/value head are the rows of a product.

@@ -22,6 +22,7 @@ from nanoeuler.cli import (
     inference,
     information,
     interchange,
+    lesson,
     own_text,
     planning,
     tracing,
@@ -42,7 +43,7 @@ START = (
 )
 """The commands to begin with, for the top of `nanoeuler --help`."""
 GROUPS = {
-    "your own text": (own_text.register,),
+    "your own text": (own_text.register, lesson.register),
     "use a model": (inference.register, interchange.register),
     "a run": (workflow.register, planning.register, checking.register, information.register),
     "after a run": (

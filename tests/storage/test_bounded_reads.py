@@ -18,6 +18,7 @@ OURS = {
     "config/rules.py": "modules of the package",
     "corpus/document_sources.py": "own texts, in batches of a bounded size",
     "evaluation/report/rendering.py": "scripts of the package",
+    "lessons/training_page.py": "the page of the package",
     "lessons/verdict.py": "the bank of mistakes of the package",
     "shipped.py": "tables of the package",
     "tokenizer/scanner.py": "tables of the package",

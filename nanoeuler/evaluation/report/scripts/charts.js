@@ -321,5 +321,5 @@ class Chart {
 Chart.count = 0;
 
 for (const figure of document.querySelectorAll("figure.chart:not(.plane):has(> script)")) {
-  new Chart(figure);
+  figure.chart = new Chart(figure);
 }
