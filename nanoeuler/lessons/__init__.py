@@ -1,4 +1,5 @@
-"""Ops that learners write themselves: what is asked of them, and what is wrong with an attempt."""
+"""Ops that learners write themselves: what is asked of them, and what is wrong with an attempt; and
+a page that trains a model in a browser."""
 
 OPS = (
     *("merge", "embedding", "embedding_at", "linear", "bias", "rms_norm", "layer_norm"),
