@@ -4,7 +4,6 @@ Held-out text is read first, because training documents are compared with it. Th
 document is read once, and its words are hashed for both searches.
 """
 
-import itertools
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,9 +15,12 @@ import numpy as np
 from nanoeuler import log
 from nanoeuler.corpus.batches import Batch, ordered_map
 from nanoeuler.corpus.contamination import (
+    GRAM,
     NO_RUNS,
     NONE,
     ONLY_FREQUENT,
+    PART,
+    QUOTATION,
     Measured,
     Quotations,
     Runs,
@@ -46,7 +48,6 @@ from nanoeuler.storage.spilled import BLOCK, blocks, disk_array, map_file
 NO_WORDS = np.zeros(0, np.uint64), np.zeros(1, np.int64)
 NO_ROWS = np.zeros(0, np.int64)
 NO_SIGNATURES = np.zeros((0, HASHES), np.uint8)
-QUOTATION = np.dtype([("document", "<i8"), ("run", "<i8"), ("owner", "u1")])
 HELD_OUT_TEXT = "held-out text"  # its name among the sets that training documents may quote
 
 
@@ -81,7 +82,7 @@ def look_at_held_out(
     threads: int,
     folder: Path,
 ) -> HeldOut:
-    """Read a source's held-out text; its runs of words are collected if `measure`.
+    """Read a source's held-out text; its runs of words are collected in `folder` if `measure`.
 
     With `near`, finds the near-duplicates in it, whose runs do not count. Sets `found.stretches`
     where stretches of documents are held out.
@@ -100,33 +101,48 @@ def look_at_held_out(
             stretches = stretches_of(held_out, wanted, share)
             held_out, documents = cut_pieces(batch, stretches)
             hashes, borders = hash_words(held_out) if measure else NO_WORDS
-        of_pieces = [
-            hash_runs(hashes[start:stop], np.array([0, stop - start]))
-            for start, stop in itertools.pairwise(borders)
-            if measure
-        ]
+        runs, counts = NO_RUNS, np.zeros((len(documents), len(Runs._fields)), np.int64)
+        if measure:
+            runs = hash_runs(hashes, borders)
+            counts += np.maximum(0, np.diff(borders)[:, None] - [GRAM - 1, PART - 1])
         first = part.rows.start
         stretches = stretches + np.array([first, 0, 0])
-        return LookedAt(part.rows, first + wanted, signatures, stretches, documents, of_pieces)
+        return LookedAt(part.rows, first + wanted, signatures, stretches, documents, counts, runs)
 
-    looked_at = [LookedAt(slice(0), NO_ROWS, NO_SIGNATURES, NO_STRETCHES, NO_ROWS, [NO_RUNS])]
+    looked_at = []
     total = int(found.sizes.sum())
-    with log.Progress(f"hold out {found.source.name}", total, "MB", 1e-6) as progress:
+    inside = Path(tempfile.mkdtemp(dir=folder))
+    with (
+        log.Progress(f"hold out {found.source.name}", total, "MB", 1e-6) as progress,
+        open(inside / "all grams", "wb") as grams,
+        open(inside / "all parts", "wb") as parts,
+    ):
         for one in ordered_map(work, found.parts(), threads):
-            looked_at.append(one)
+            grams.write(one.runs.grams.data)
+            parts.write(one.runs.parts.data)
+            looked_at.append(one._replace(runs=NO_RUNS))
             progress.update(int(found.sizes[one.rows].sum()))
     rows, signatures, found.stretches = (
-        np.concatenate(column) for column in list(zip(*looked_at, strict=True))[1:4]
+        np.concatenate([nothing, *column])
+        for nothing, column in zip(
+            (NO_ROWS, NO_SIGNATURES, NO_STRETCHES),
+            list(zip(*looked_at, strict=True))[1:4] or [()] * 3,
+            strict=True,
+        )
     )
     if near:
-        with tempfile.TemporaryDirectory(dir=folder) as inside:
-            copies = find_near_copies(signatures, threshold, threads, Path(inside))
-            found.fates[rows[copies]] = NEAR_COPY
-    kept = [NO_RUNS]
-    for one in looked_at[1:]:
-        fates = found.fates[one.rows]
-        kept.extend(itertools.compress(one.runs, fates[one.documents] != NEAR_COPY))
-    runs = Runs(*map(np.concatenate, zip(*kept, strict=True)))
+        copies = find_near_copies(signatures, threshold, threads, inside)
+        found.fates[rows[copies]] = NEAR_COPY
+    for kind, name in enumerate(Runs._fields):
+        of_all, stop = map_file(inside / f"all {name}", np.uint64), 0
+        with open(inside / name, "wb") as file:
+            for one in looked_at:
+                kept = found.fates[one.rows][one.documents] != NEAR_COPY
+                counts = one.counts[:, kind]
+                start, stop = stop, stop + int(counts.sum())
+                file.write(of_all[start:stop][np.repeat(kept, counts)].data)
+        (inside / f"all {name}").unlink()
+    runs = Runs(*(map_file(inside / name, np.uint64) for name in Runs._fields))
     # where stretches are held out, all documents have been compared
     return HeldOut(runs, signatures if near and not found.parted else None)
 
@@ -139,7 +155,8 @@ class LookedAt(NamedTuple):
     signatures: np.ndarray  # theirs
     stretches: np.ndarray  # as in a survey
     documents: np.ndarray  # int64: that of each held-out piece, counted from the part's first
-    runs: list[Runs]  # of each held-out piece
+    counts: np.ndarray  # int64 (held-out pieces, 2): their runs of both kinds
+    runs: Runs  # of all of them
 
 
 def stretches_of(batch: Batch, documents: np.ndarray, share: float) -> np.ndarray:
@@ -246,7 +263,7 @@ class Findings:
         borders = np.cumsum([0, *(len(found.fates) for found in self.surveys)]).tolist()
         owners = disk_array(folder / "owners", borders[-1], np.uint8)
         owners[:] = NONE
-        quotations = Quotations(self.measured, owners)
+        quotations = Quotations(self.measured, owners, folder)
         for found, signed, pieces, first in zip(
             self.surveys, self.signed, examined, borders[:-1], strict=True
         ):
@@ -314,7 +331,8 @@ def look_at(
         for test, path in cleaning.evaluation_sets.items()
         if checked
     ]
-    measured = Measured([*((HELD_OUT_TEXT, runs) for runs in held_out if checked), *tests])
+    of_all = [(HELD_OUT_TEXT, runs) for runs in held_out if checked]
+    measured = Measured([*of_all, *tests], folder)
     others = []
     for found in surveys:
         is_own = found.source.kind == OWN_TEXT
@@ -327,5 +345,5 @@ def look_at(
             for other, runs in zip(surveys, held_out, strict=True)
             if other is not found and not (is_own and other.source.kind == OWN_TEXT)
         ]
-        others.append(Measured([(HELD_OUT_TEXT, NO_RUNS), *of_others, *tests]))
+        others.append(Measured([(HELD_OUT_TEXT, NO_RUNS), *of_others, *tests], folder))
     return Findings(surveys, [each.signatures for each in known], measured, others)

@@ -12,13 +12,14 @@ Not every run of a training document is searched for. Among the parts of `PART` 
 every `STRIDE`th word of a document, each run of `GRAM` words holds one. Only around parts that the
 measured texts have, too, are the runs searched for.
 
-Memory for each run of words in the measured texts: 13 bytes (48 while they are sorted), 4 to 8 for
-the filter and the search table, and at most 17 for each of the first `FREQUENT` documents that
-quote it. A byte for each document lies on disk.
+Memory for each run of words in the measured texts: 2 to 4 bytes, for the filter. On disk lie 48
+bytes while they are sorted, then 15 to 17, at most 17 for each of the first `FREQUENT` documents
+that quote it, and a byte for each document.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +28,15 @@ import numpy as np
 from nanoeuler.corpus.batches import Batch
 from nanoeuler.corpus.word_hashes import finalise
 from nanoeuler.errors import UserError
+from nanoeuler.storage.spilled import (
+    BLOCK,
+    COLUMNS,
+    SortedRuns,
+    blocks,
+    disk_array,
+    map_file,
+    release,
+)
 from nanoeuler.system.compiling import compiled
 
 GRAM = 13  # words (Brown et al. 2020, appendix C)
@@ -35,6 +45,8 @@ STRIDE = 8  # words between the starts of two parts of a training document that 
 PART = GRAM - STRIDE + 1  # words of a part: `STRIDE` parts, one word apart, span `GRAM` words
 ROLL = np.uint64(0xD6E8FEB86659FD93)
 NONE, ONLY_FREQUENT = 255, 254  # instead of a set that a document quotes
+QUOTATION = np.dtype([("document", "<i8"), ("run", "<i8"), ("owner", "u1")])
+MOST_RUNS = 2**32 - 1  # of words in measured texts: some 25 GB of text
 KEYS_OF_A_CELL = 4  # at most, on average: hashes that share 64 bits of the filter
 
 
@@ -52,40 +64,67 @@ class Measured:
     """The texts that models are measured on, as sorted hashes of their runs of words.
 
     They are sets, given as (name, runs); sets of the same name are one set. A run of words that
-    several sets have belongs to the first.
+    several sets have belongs to the first. All but the filter lies in `folder`.
     """
 
-    def __init__(self, sets: Sequence[tuple[str, Runs]]):
+    names: list[str]
+    part_filter: np.ndarray  # of `bloom_filter`
+    grams: np.ndarray  # uint64, sorted
+    owners: np.ndarray  # uint8: indices into `names`
+    starts: np.ndarray  # uint32: see `index_of`
+
+    def __init__(self, sets: Sequence[tuple[str, Runs]], folder: Path):
         self.names = list(dict.fromkeys(name for name, _ in sets))
         assert len(self.names) < ONLY_FREQUENT
-        parts = [NO_RUNS.parts, *(runs.parts for _, runs in sets)]
-        self.part_filter = bloom_filter(np.concatenate(parts))
-        grams = np.concatenate([NO_RUNS.grams, *(runs.grams for _, runs in sets)])
-        owners = np.repeat(
-            np.array([self.names.index(name) for name, _ in sets], np.uint8),
-            np.array([len(runs.grams) for _, runs in sets], np.int64),
-        )
-        order = np.argsort(grams)
-        grams, owners = grams[order], owners[order]
-        del order  # such arrays are the most that building a corpus has in memory
-        first = np.flatnonzero(np.append(True, grams[1:] != grams[:-1])[: len(grams)])
-        self.owners = np.minimum.reduceat(owners, first)
-        self.grams = grams[first]
-        del grams, owners, first
+        inside = Path(tempfile.mkdtemp(dir=folder))
+        self.part_filter = bloom_filter(sum(len(runs.parts) for _, runs in sets))
+        found = SortedRuns(inside / "sorted", bits=64)
+        for name, runs in sets:
+            for rows in blocks(runs.parts):
+                add_to_filter(self.part_filter, np.asarray(runs.parts[rows]))
+            for rows in blocks(runs.grams):
+                records = np.zeros((rows.stop - rows.start, COLUMNS), np.uint64)
+                records[:, 0] = runs.grams[rows]
+                records[:, 1] = self.names.index(name)
+                found.add(records)
+        found.finish()
+        with open(inside / "grams", "wb") as grams, open(inside / "owners", "wb") as owners:
+            for part in found.parts():
+                records = found.read(part)
+                first = np.flatnonzero(np.diff(records[:, 0], prepend=~records[:1, 0]))
+                grams.write(records[first, 0].data)
+                owners.write(np.minimum.reduceat(records[:, 1], first).astype(np.uint8).data)
+        found.path.unlink()
+        self.grams = map_file(inside / "grams", np.uint64)
+        self.owners = map_file(inside / "owners", np.uint8)
+        if len(self.grams) > MOST_RUNS:
+            raise UserError(
+                f"corpus.validation_share: held-out text and evaluation sets have "
+                f"{len(self.grams):,} runs of words, more than {MOST_RUNS:,}; hold less out"
+            )
         bits = max(1, len(self.grams).bit_length() - 1)
-        prefixes = np.arange(1 << bits, dtype=np.uint64)
-        prefixes <<= np.uint64(64 - bits)
-        self.starts = np.searchsorted(self.grams, prefixes).astype(np.uint32)
+        self.starts = disk_array(inside / "starts", 1 << bits, np.uint32)
+        for rows in blocks(self.starts):
+            prefixes = np.arange(rows.start, rows.stop, dtype=np.uint64)
+            self.starts[rows] = np.searchsorted(self.grams, prefixes << np.uint64(64 - bits))
+            release(self.grams)
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Return all that `of_arrays` needs, to be kept in a file."""
-        return {name: np.asarray(value) for name, value in vars(self).items()}
+    def save(self, folder: Path) -> None:
+        """Keep all that `load` needs in files of `folder`."""
+        for name in Measured.__annotations__:
+            np.save(folder / f"{name}.npy", getattr(self, name))
 
     @classmethod
-    def of_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "Measured":
-        measured = cls([])
-        vars(measured).update(arrays)
-        measured.names = arrays["names"].tolist()
+    def load(cls, folder: Path) -> "Measured":
+        """Read what `save` has written. Raises `UserError` where nothing is there."""
+        measured = cls.__new__(cls)
+        for name in cls.__annotations__:
+            file = folder / f"{name}.npy"
+            if not file.exists():
+                raise UserError(f"{file}: no such file; run the step that writes it first")
+            on_disk = name in ("grams", "owners", "starts")
+            setattr(measured, name, np.load(file, mmap_mode="c") if on_disk else np.load(file))
+        measured.names = np.asarray(measured.names).tolist()
         return measured
 
     def find(self, hashes: np.ndarray, borders: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -101,14 +140,16 @@ class Measured:
 class Quotations:
     """The quotations of `measured` by the documents of a corpus, numbered across all sources.
 
-    Those of a run that has proved frequent are no longer collected. `first` (uint8, for each
-    document) is where owners are entered; it is `NONE`.
+    They lie in `folder`, but those of a run that has proved frequent are no longer collected.
+    `first` (uint8, for each document) is where owners are entered; it is `NONE`.
     """
 
-    def __init__(self, measured: Measured, first: np.ndarray):
+    def __init__(self, measured: Measured, first: np.ndarray, folder: Path):
         self.first = first
-        self.counts = np.zeros(len(measured.grams), np.int32)  # documents that have each run
-        self.noted: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+        # documents that have each run
+        self.counts = disk_array(folder / "counts", len(measured.grams), np.int32)
+        self.noted = folder / "noted"
+        self.noted.touch()
 
     def add(self, documents: np.ndarray, runs: np.ndarray, owners: np.ndarray) -> None:
         """Add quotations by training documents that are no duplicates, each once per document.
@@ -118,21 +159,24 @@ class Quotations:
         np.add.at(self.counts, runs, 1)
         self.first[documents] = ONLY_FREQUENT
         rare = self.counts[runs] <= FREQUENT
-        self.noted.append((documents[rare], runs[rare], owners[rare]))
+        with open(self.noted, "ab") as file:
+            columns = documents[rare], runs[rare], owners[rare]
+            file.write(np.rec.fromarrays(columns, QUOTATION).data)
 
     @property
     def ignored(self) -> int:
         """The number of frequent runs of words."""
-        return int((self.counts > FREQUENT).sum())
+        return sum(int((self.counts[rows] > FREQUENT).sum()) for rows in blocks(self.counts))
 
     def owners(self) -> np.ndarray:
         """Return for each document the first set that it quotes, as an index into `names`.
 
         It is `NONE` for a document that quotes nothing, and `ONLY_FREQUENT` where no run is rare.
         """
-        for documents, runs, owners in self.noted:
-            rare = self.counts[runs] <= FREQUENT
-            np.minimum.at(self.first, documents[rare], owners[rare])
+        with open(self.noted, "rb") as file:
+            while len(some := np.fromfile(file, QUOTATION, BLOCK)):
+                some = some[self.counts[some["run"]] <= FREQUENT]
+                np.minimum.at(self.first, some["document"], some["owner"])
         return self.first
 
 
@@ -202,15 +246,18 @@ def bits_of(value):
     return bits
 
 
-@compiled()
-def bloom_filter(values):
+def bloom_filter(values: int) -> np.ndarray:
+    """Return the cells of an empty filter for so many hashes."""
     size = 1
-    while size * KEYS_OF_A_CELL <= len(values):
+    while size * KEYS_OF_A_CELL <= values:
         size *= 2
-    cells = np.zeros(size, np.uint64)
+    return np.zeros(size, np.uint64)
+
+
+@compiled()
+def add_to_filter(cells, values):
     for value in values:
-        cells[value & np.uint64(size - 1)] |= bits_of(value)
-    return cells
+        cells[value & np.uint64(len(cells) - 1)] |= bits_of(value)
 
 
 @compiled()

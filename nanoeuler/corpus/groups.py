@@ -65,7 +65,8 @@ def hold_out(
     with spill_folder(steps) as spilled:
         found = look_at(sources, share, cleaning, threads, spilled)
         with atomic_folder(steps / "held-out") as folder:
-            save(folder / "measured.npz", found.measured.arrays())
+            (folder / "measured").mkdir()
+            found.measured.save(folder / "measured")
             for number, each in enumerate(found.surveys):
                 if in_groups(each.source):
                     if each.parted or not each.source.groups():
@@ -88,7 +89,7 @@ def compare(corpus: Path, source: WebPages, group: int, mode: str, threads: int)
     check_threads(threads)
     held_out = steps_of(corpus) / "held-out"
     found = group_survey(held_out, source, group)
-    measured = Measured.of_arrays(load(held_out / "measured.npz"))
+    measured = Measured.load(held_out / "measured")
     signed = [NO_SIGNATURES if mode == "near" else None]
     findings = Findings([found], signed, measured, [measured])
     examined = findings.compare(0, found, threads)
@@ -100,7 +101,7 @@ def choose(corpus: Path, sources: Sequence[Reader], cleaning: Cleaning, threads:
     check_threads(threads)
     steps = steps_of(corpus)
     held_out = steps / "held-out"
-    measured = Measured.of_arrays(load(held_out / "measured.npz"))
+    measured = Measured.load(held_out / "measured")
     surveys, signed = [], []
     examined: list[Iterable[Examined]] = []
     with spill_folder(steps) as spilled, atomic_folder(steps / "chosen") as folder:

@@ -1,6 +1,8 @@
 """Training documents that quote held-out text or evaluation sets are found."""
 
 import json
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from nanoeuler.corpus.contamination import (
 )
 from nanoeuler.corpus.word_hashes import hash_words
 from nanoeuler.errors import UserError
+from nanoeuler.storage import spilled
 
 WORDS = [
     "all",
@@ -46,18 +49,24 @@ def grams(*texts: str) -> Runs:
     return hash_runs(*hash_words(batch))
 
 
+def measure(sets: list[tuple[str, Runs]]) -> Measured:
+    with tempfile.TemporaryDirectory() as folder:  # open files stay until nobody looks at them
+        return Measured(sets, Path(folder))
+
+
 def find(measured: Measured, *texts: str) -> list[int]:
     """Return the set that each text quotes, `NONE` where it quotes only frequent runs."""
     batch = Batch.of([text.encode() for text in texts])
     documents, found = measured.find(*hash_words(batch))
-    quotations = Quotations(measured, np.full(len(texts), NONE, np.uint8))
-    quotations.add(documents, found, measured.owners[found])
-    owners = quotations.owners()
+    with tempfile.TemporaryDirectory() as folder:
+        quotations = Quotations(measured, np.full(len(texts), NONE, np.uint8), Path(folder))
+        quotations.add(documents, found, measured.owners[found])
+        owners = quotations.owners()
     return np.where(owners == ONLY_FREQUENT, NONE, owners).tolist()
 
 
 def test_thirteen_words_are_a_quotation_and_twelve_are_not():
-    measured = Measured([("test", grams(" ".join(WORDS)))])
+    measured = measure([("test", grams(" ".join(WORDS)))])
     for start in range(len(WORDS) - GRAM + 1):
         assert find(
             measured, "It says: " + " ".join(WORDS[start : start + GRAM]) + ", I think."
@@ -70,14 +79,14 @@ def test_thirteen_words_are_a_quotation_and_twelve_are_not():
 
 
 def test_a_quotation_does_not_run_over_two_documents():
-    measured = Measured([("test", grams(" ".join(WORDS[:13])))])
+    measured = measure([("test", grams(" ".join(WORDS[:13])))])
     assert find(measured, " ".join(WORDS[:7]), " ".join(WORDS[7:13])) == [NONE, NONE]
     assert len(grams(" ".join(WORDS[:7]), " ".join(WORDS[7:13])).grams) == 0
 
 
 def test_a_document_counts_for_the_first_set_that_it_quotes():
     other = "one two three four five six seven eight nine ten eleven twelve thirteen"
-    measured = Measured(
+    measured = measure(
         [
             ("first", grams(" ".join(WORDS))),
             ("second", grams(other, " ".join(WORDS))),
@@ -97,7 +106,7 @@ def test_a_document_counts_for_the_first_set_that_it_quotes():
 
 @pytest.mark.parametrize("documents", [1, FREQUENT, FREQUENT + 1, 300])
 def test_a_run_of_words_in_more_than_ten_documents_is_no_quotation(documents):
-    measured = Measured(
+    measured = measure(
         [
             (
                 "test",
@@ -122,8 +131,8 @@ def test_a_run_of_words_in_more_than_ten_documents_is_no_quotation(documents):
 
 
 def test_nothing_to_measure_finds_nothing():
-    assert find(Measured([]), " ".join(WORDS), "") == [NONE, NONE]
-    assert find(Measured([("short", grams("too short"))]), "too short", "", "…") == [NONE] * 3
+    assert find(measure([]), " ".join(WORDS), "") == [NONE, NONE]
+    assert find(measure([("short", grams("too short"))]), "too short", "", "…") == [NONE] * 3
 
 
 def test_every_quotation_among_many_documents_is_found_and_nothing_else():
@@ -131,7 +140,7 @@ def test_every_quotation_among_many_documents_is_found_and_nothing_else():
     texts = [
         " ".join(f"w{number}" for number in dice.integers(0, 50_000, 60)) for _ in range(2_000)
     ]
-    measured = Measured([("held-out text", grams(*texts[:100]))])
+    measured = measure([("held-out text", grams(*texts[:100]))])
     quoting = {number: number % 100 for number in range(150, 2_000, 37)}
     documents = [
         text + (" " + " ".join(texts[quoting[number]].split()[20:33]) if number in quoting else "")
@@ -150,7 +159,7 @@ def test_the_runs_found_are_those_that_sets_of_runs_have_in_common(measured, tex
     def runs(text: str) -> set[int]:
         return set(grams(text).grams.tolist())
 
-    sought = Measured([("test", grams(*measured))])
+    sought = measure([("test", grams(*measured))])
     documents, places = sought.find(*hash_words(Batch.of([text.encode() for text in texts])))
     common = [
         (number, run)
@@ -178,7 +187,7 @@ def test_an_evaluation_set_is_read_item_by_item(tmp_path):
         "all work and no play makes\nJack a dull boy\nwho never reads",
         "x\ny z\nw",
     ]
-    assert find(Measured([("world", hash_runs(*hash_words(batch)))]), " ".join(WORDS)) == [0]
+    assert find(measure([("world", hash_runs(*hash_words(batch)))]), " ".join(WORDS)) == [0]
 
 
 def test_an_unreadable_evaluation_set_is_one_sentence(tmp_path):
@@ -189,3 +198,27 @@ def test_an_unreadable_evaluation_set_is_one_sentence(tmp_path):
     (tmp_path / "bad.jsonl").write_text("{\n")
     with pytest.raises(UserError, match=r"bad.jsonl: not JSON lines"):
         read_evaluation_set(tmp_path / "bad.jsonl")
+
+
+def test_runs_sorted_on_disk_piece_by_piece_are_the_same(monkeypatch):
+    dice = np.random.Generator(np.random.SFC64(1))
+    hashes = dice.integers(0, 2**64, (4, 5_000), np.uint64)
+    hashes[:, ::7] = hashes[0, ::7]  # in all sets
+    sets = [(name, Runs(grams, grams)) for name, grams in zip("abba", hashes, strict=True)]
+    whole = measure(sets)
+    for constant in ("RUN", "PART", "BLOCK"):
+        monkeypatch.setattr(spilled, constant, 600)
+    pieces = measure(sets)
+    for name in ("grams", "owners", "starts", "part_filter"):
+        assert (getattr(pieces, name) == getattr(whole, name)).all()
+    assert (np.unique(hashes) == whole.grams).all()
+    first = {
+        gram: "abba".index(name) for name, grams in sets[::-1] for gram in grams.grams.tolist()
+    }
+    assert [first[int(gram)] for gram in whole.grams] == whole.owners.tolist()
+
+
+def test_more_runs_than_can_be_numbered_are_refused(monkeypatch):
+    monkeypatch.setattr("nanoeuler.corpus.contamination.MOST_RUNS", 2)
+    with pytest.raises(UserError, match=r"validation_share: .* 3 runs of words, more than 2; hold"):
+        measure([("test", grams(" ".join(WORDS)))])

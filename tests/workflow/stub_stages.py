@@ -14,7 +14,7 @@ FILES = {
     "instructions": ["train.jsonl", "validation.jsonl", "manifest.json"],
     "preferences": ["train.jsonl", "validation.jsonl", "manifest.json"],
     "assemble": ["train/gutenberg.txt", "train/fineweb.txt", "manifest.json"],
-    "hold_out": ["groups/held-out/measured.npz"],
+    "hold_out": ["groups/held-out/measured/grams.npy"],
     "compare": ["groups/compared-{group}.npz"],
     "choose": ["groups/chosen/chosen.json"],
     "write": ["groups/written-{group}/written.json"],
