@@ -206,18 +206,20 @@ def run_evaluate(options: argparse.Namespace) -> None:
 
 
 def run_compare(options: argparse.Namespace) -> None:
-    from nanoeuler.evaluation.runs import evaluation_files
-    from nanoeuler.evaluation.scores import compare, read_evaluations, scores
+    from nanoeuler.evaluation.runs import cost_beside, evaluation_files
+    from nanoeuler.evaluation.scores import compare, named, read_evaluations, scores
     from nanoeuler.storage.files import atomic_write
 
-    evaluations = read_evaluations(evaluation_files(options.evaluations))
-    table = compare(evaluations)
+    files = named(evaluation_files(options.evaluations))
+    evaluations = read_evaluations(files)
+    costs = {name: cost_beside(file) for name, file in files.items()}
+    table = compare(evaluations, costs)
     if (
         len({each.get("tokens_fingerprint") for each in evaluations.values() if each["held_out"]})
         > 1
     ):
         log.line("notice", "bits per byte compare only where the held-out text is the same")
-    print(json.dumps(scores(evaluations), indent=2) if options.json else table)
+    print(json.dumps(scores(evaluations, costs), indent=2) if options.json else table)
     if options.output:
         with atomic_write(options.output) as file:
             file.write(table + "\n")
@@ -276,7 +278,8 @@ def run_report(options: argparse.Namespace) -> None:
     if options.metrics:
         write_json(options.metrics, summarise(runs[0]))
     if options.table:
-        table = compare(runs[0].evaluations)
+        stages = runs[0].stages
+        table = compare(runs[0].evaluations, {name: stages[name].cost for name in stages})
         with atomic_write(options.table) as file:
             file.write(table + "\n")
         log.line("scores", "\n" + table)

@@ -19,7 +19,13 @@ from nanoeuler import log
 from nanoeuler.config.stages import in_order, is_baseline
 from nanoeuler.errors import UserError
 from nanoeuler.evaluation.formats import decimals, duration, joules, percent, short_count
-from nanoeuler.evaluation.report.gather import Run, gather, is_run, kept_configuration
+from nanoeuler.evaluation.report.gather import (
+    Run,
+    gather,
+    is_run,
+    kept_configuration,
+    read_stage,
+)
 from nanoeuler.evaluation.report.side_by_side import name_runs, shown
 from nanoeuler.evaluation.scores import score_lines
 from nanoeuler.system.energy import ENERGIES
@@ -84,6 +90,12 @@ def evaluation_files(places: Iterable[Path]) -> list[Path]:
             )
         found += [folder / f"{stage}.json" for stage in stages]
     return found
+
+
+def cost_beside(file: Path) -> dict[str, float]:
+    """What the training of the model took that an evaluation measured, where it lies in a run."""
+    folder, run = file.parent, file.parent.parent
+    return read_stage(run, file.stem).cost if folder.name == "evaluation" else {}
 
 
 def read_runs(folders: Iterable[Path]) -> tuple[dict[str, Run], list[str]]:

@@ -3,7 +3,7 @@
 nanoeuler compare results/demo/evaluation/pretrain.json results/demo/evaluation/sft.json
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,15 @@ from markupsafe import Markup
 from nanoeuler.evaluation.formats import (
     NARROW,
     decimals,
+    duration,
+    joules,
     markdown_cell,
     percent,
     short_count,
     significant,
 )
 from nanoeuler.storage.integrity import Origin, read_sealed
+from nanoeuler.system.energy import ENERGIES
 
 Json = Mapping[str, Any]
 Row = list[str]
@@ -226,26 +229,41 @@ def perplexity(value: float) -> str:
     return significant(value, 4) if value < 1e5 else short_count(value)
 
 
-def read_evaluations(paths: Sequence[Path]) -> dict[str, Json]:
-    """Evaluations by the names of their files; where two files have one name, the names of their
-    runs stand before all."""
-    evaluations: dict[str, Json] = {}
-    of_several_runs = len({path.stem for path in paths}) < len(paths)
-    for path in paths:
-        mend = "give the JSON files that `nanoeuler evaluate` writes"
-        value = read_sealed(path, EVALUATION, "an evaluation", "held_out", mend)
-        name = path.stem
-        if of_several_runs:
-            name = f"{path.absolute().parent.parent.name}/{name}"
-        evaluations[name] = value
-    return evaluations
+def named(paths: Iterable[Path]) -> dict[str, Path]:
+    """Evaluations by the names of their files; where two files have one name, by the names of their
+    runs, too; and where runs have one name, by their whole paths."""
+    files = list(dict.fromkeys(path.absolute() for path in paths))
+    for name in (
+        lambda file: file.stem,
+        lambda file: f"{file.parent.parent.name}/{file.stem}",
+        str,
+    ):
+        if len({name(file) for file in files}) == len(files):
+            break
+    return {name(file): file for file in files}
 
 
-def compare(evaluations: Mapping[str, Json]) -> str:
+def read_evaluations(paths: Mapping[str, Path]) -> dict[str, Json]:
+    mend = "give the JSON files that `nanoeuler evaluate` writes"
+    return {
+        name: read_sealed(path, EVALUATION, "an evaluation", "held_out", mend)
+        for name, path in paths.items()
+    }
+
+
+def compare(evaluations: Mapping[str, Json], costs: Mapping[str, Json]) -> str:
     """A Markdown table: a column for each evaluation, in their order, and one for baselines, if
-    there are any."""
+    there are any. `costs`: seconds and energy of training, by evaluation, as far as they are known.
+    """
     measured = list(evaluations.values())
     lines = [*score_lines(measured, {}), *head_lines(measured)]
+    taken = [costs.get(name) for name in evaluations]
+    units = {"seconds": ("time", duration)} | {
+        kind: (f"{device} energy", joules) for kind, device in ENERGIES.items()
+    }
+    for kind, (title, show) in units.items():
+        if any(at(taken, kind)):
+            lines.append(Line(f"training, {title}", at(taken, kind), show))
     rows = [["", *evaluations, "baseline"], *(list(map(plain, line.row)) for line in lines)]
     if all(baseline == "–" for *_, baseline in rows[1:]):
         rows = [row[:-1] for row in rows]
@@ -262,11 +280,12 @@ def plain(cell: str) -> str:
     return markdown_cell(cell).replace(NARROW, " ")
 
 
-def scores(evaluations: Mapping[str, Json]) -> dict[str, dict[str, Any]]:
+def scores(evaluations: Mapping[str, Json], costs: Mapping[str, Json]) -> dict[str, dict[str, Any]]:
     """The scores of each evaluation, for programs."""
     return {
         name: {
             **{key: each.get(key) for key in ("stage", "parameters", "held_out")},
+            "training": costs.get(name, {}),
             **replies_and_tasks(each),
         }
         for name, each in evaluations.items()

@@ -222,3 +222,26 @@ def test_evaluations_on_other_tokens_come_with_a_caution(tmp_path, capsys):
     for runs, said in (((first, first), False), ((first, second), True)):
         assert main(["compare", *runs]) == 0
         assert (caution in capsys.readouterr().err) == said
+
+
+def test_training_of_models_in_runs_has_its_cost(tmp_path, capsys):
+    for place, joules in ((tmp_path / "a/run", {"gpu_joules": 3e5}), (tmp_path / "b/run", {})):
+        write(place / "evaluation", "pretrain")
+        (place / "pretrain").mkdir()
+        line = dict.fromkeys(("loss", "learning_rate", "gradient_norm", "tokens_per_second"), 2.0)
+        line |= {"step": 9, "tokens": 90, "seconds": 125.0, "mfu": None} | joules
+        (place / "pretrain/metrics.jsonl").write_text(json.dumps(line) + "\n")
+    alone = write(tmp_path / "alone", "pretrain")
+    places = [str(tmp_path / "a/run"), str(tmp_path / "b/run"), alone]
+    assert main(["compare", *places, places[0]]) == 0  # what is named twice stands once
+    table = cells(capsys.readouterr().out)
+    assert len(table[""]) == 3 + 1, "no run hides another of its name"
+    assert table["training, time"] == ["2 min 05 s", "2 min 05 s", "–", "–"]
+    assert table["training, GPU energy"] == ["300 kJ", "–", "–", "–"]
+    assert main(["compare", "--json", *places]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [each["training"] for each in found.values()] == [
+        {"seconds": 125.0, "gpu_joules": 3e5},
+        {"seconds": 125.0},
+        {},
+    ]

@@ -106,6 +106,11 @@ class Stage:
         return {kind: self.last[kind] for kind in ENERGIES if kind in self.last}
 
     @property
+    def cost(self) -> dict[str, float]:
+        """Seconds and energy of its training."""
+        return {kind: self.last[kind] for kind in ("seconds", *ENERGIES) if kind in self.last}
+
+    @property
     def mfu(self) -> float | None:
         """Model FLOPs utilisation: share of the device's peak; None where the peak is unknown."""
         return self.median("mfu")
