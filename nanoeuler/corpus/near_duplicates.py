@@ -345,23 +345,29 @@ def sign_documents(batch: Batch, hashes: np.ndarray, borders: np.ndarray) -> np.
 
 def with_operators(document: bytes) -> bytes:
     """Replace each operator by a character that is a word."""
-    if not document.isascii():
-        text = comparable(document).decode("utf-8", "replace")
-        document = text.translate(mathematical_operators()).encode("utf-8", "replace")
-    for operator in OPERATORS:
-        document = document.replace(operator.encode(), alone(ord(operator)).encode())
-    return document
+    if document.isascii():
+        for operator in OPERATORS:
+            document = document.replace(operator.encode(), chr(alone(ord(operator))).encode())
+        return document
+    codes = np.frombuffer(
+        comparable(document).decode("utf-8", "replace").encode("utf-32-le"), "<u4"
+    )
+    return operator_table()[codes].tobytes().decode("utf-32-le").encode("utf-8")
 
 
 @functools.cache
-def mathematical_operators() -> dict[int, str]:
-    codes = range(0x80, 0x10000)
-    return {code: alone(code) for code in codes if unicodedata.category(chr(code)) == "Sm"}
+def operator_table() -> np.ndarray:
+    """Return for each code point (uint32) itself, or what an operator is replaced by."""
+    table = np.arange(0x110000, dtype="<u4")
+    for code in [*map(ord, OPERATORS), *range(0x80, 0x10000)]:
+        if code < 0x80 or unicodedata.category(chr(code)) == "Sm":
+            table[code] = alone(code)
+    return table
 
 
-def alone(code: int) -> str:
+def alone(code: int) -> int:
     """A code point that stands for another one, and is a word by itself (word_hashes.py)."""
-    return chr(0x40000 + code)
+    return 0x40000 + code
 
 
 @compiled()
