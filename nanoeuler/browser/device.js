@@ -50,8 +50,9 @@ class Device {
     return new Device(adapter.info, await adapter.requestDevice({ requiredLimits }), kernels);
   }
 
-  constructor({ vendor, architecture, description }, opened, kernels) {
-    this.name = description || `${vendor} ${architecture}`.trim() || "a GPU without a name";
+  constructor({ vendor, architecture, description } = {}, opened, kernels) {
+    const named = [vendor, architecture].filter(Boolean).join(" ");
+    this.name = description || named || "a GPU without a name";
     Object.assign(this, { opened, kernels, sizes: kernels.sizes });
     this.most = opened.limits.maxStorageBufferBindingSize - WINDOW;
     this.free = new Map(); // bytes → buffers that nobody has

@@ -3,20 +3,11 @@
 // A token passes 2·L Euler steps x ← x + h·f(norm(x)): attention's and the MLP's of each layer.
 "use strict";
 
-// The weights lie in the page as bfloat16, the upper halves of float32: first the upper byte of
-// every number, then the lower ones, deflated and in base64.
-async function readWeights(text, tensors) {
-  const packed = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
-  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
-  const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
-  const count = bytes.length / 2;
-  const numbers = new Float32Array(count);
-  const bits = new Uint32Array(numbers.buffer);
-  for (let i = 0; i < count; i++) bits[i] = (bytes[i] << 24) | (bytes[count + i] << 16);
-  const weights = {};
+// The tensors, [name, size], that lie one after another.
+function named(numbers, tensors) {
   let start = 0;
-  for (const [name, size] of tensors) weights[name] = numbers.subarray(start, (start += size));
-  return weights;
+  const entry = ([name, size]) => [name, numbers.subarray(start, (start += size))];
+  return Object.fromEntries(tensors.map(entry));
 }
 
 // Cosines and sines, (context, E/2): the pair of elements i and i + E/2 of a head is rotated by
@@ -208,23 +199,3 @@ class Model {
     return ops.linear(ops.norm(x, weight, bias), c.tied ? embedding : w["lm_head.weight"]);
   }
 }
-
-// The model that the page holds and its tokenizer; its weights are read when it is first asked.
-const inPage = {
-  get there() {
-    return document.getElementById("weights") !== null;
-  },
-  get description() {
-    return (this.read ??= JSON.parse(document.getElementById("model").textContent));
-  },
-  load() {
-    return (this.loading ??= this.make());
-  },
-  async make() {
-    const { config, tensors, tokenizer, kernels } = this.description;
-    const weights = await readWeights(document.getElementById("weights").textContent, tensors);
-    const model = new Model(config, weights);
-    await model.useWebGpu(kernels);
-    return { model, tokenizer: new Tokenizer(tokenizer) };
-  },
-};

@@ -16,7 +16,9 @@ from nanoeuler.model.template import TEMPLATES
 from nanoeuler.model.tensors import Tensor
 from nanoeuler.tokenizer import Tokenizer
 
-SCRIPTS = ("calculator", "tokenizer", "device", "webgpu_ops", "javascript_ops", "model")
+SCRIPTS = (
+    *("calculator", "tokenizer", "sampling", "device", "webgpu_ops", "javascript_ops", "model"),
+)
 """Files of this folder that a page with a model has, in this order."""
 
 

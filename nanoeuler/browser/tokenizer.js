@@ -18,6 +18,8 @@ class Tokenizer {
     this.specials = new Set(specials);
     this.end = end;
     this.calls = calls;
+    const mayWrite = (id) => id === end || calls.includes(id) || !this.specials.has(id);
+    this.allowed = tokens.map((_, id) => id).filter(mayWrite); // that a model may write
     const ids = new Map();
     tokens.forEach((hex, id) => this.specials.has(id) || ids.set(hex, id));
     const idOf = (byte) => ids.get(byte.toString(16).padStart(2, "0"));

@@ -302,6 +302,11 @@ def register_serve(subparsers: Subparsers) -> None:
     )
     serve.add_number("--seconds", "longest time for a request (default 600)", 600.0, kind=float)
     serve.add_flag(
+        "--give-weights",
+        "let those who have a key load models into the page, which then computes them itself; "
+        "without keys, this machine alone may, and always does",
+    )
+    serve.add_flag(
         "--no-speculation",
         "write a reply that is alone token by token, too, without drafts: the same text, slower",
     )
@@ -344,4 +349,5 @@ def run_serve(options: argparse.Namespace) -> None:
             key_file=options.api_key_file,
             origins=options.origin,
             seconds=options.seconds,
+            gives_weights=options.give_weights,
         )

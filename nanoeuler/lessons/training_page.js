@@ -8,16 +8,6 @@ const SHOWN = 20; // times that held-out text is measured, and a sample is writt
 const MEASURED = 4; // batches of held-out text
 const WRITTEN = 160; // bytes of a sample
 
-// Numbers from 0 to below 1, the same for a seed (Mulberry32).
-function dice(seed) {
-  return () => {
-    seed = (seed + 0x6d2b79f5) | 0;
-    let mixed = Math.imul(seed ^ (seed >>> 15), 1 | seed);
-    mixed ^= mixed + Math.imul(mixed ^ (mixed >>> 7), 61 | mixed);
-    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32;
-  };
-}
-
 // Normal numbers of each tensor's spread (Box and Muller 1958), and ones.
 function freshWeights(tensors, random) {
   const normal = () =>

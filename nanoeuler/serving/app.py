@@ -15,10 +15,12 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from nanoeuler import log
+from nanoeuler.browser import packing
 from nanoeuler.inference import forms
 from nanoeuler.model.spec import parameter_count
 from nanoeuler.serving.answers import Answer, ChatAnswer, CompletionAnswer, Metrics, Replies
 from nanoeuler.serving.channel import Busy, EngineProcess, ServedModel
+from nanoeuler.serving.copies import Copies, part
 from nanoeuler.serving.errors import ApiError, wrong
 from nanoeuler.serving.requests import ChatCompletion, Completion, read, tokens_left
 from nanoeuler.serving.traces import Trace, Traces
@@ -28,7 +30,11 @@ ADDRESSES = "/v1/models, /v1/completions, /v1/chat/completions and /trace"
 MOST_BODY = 1 << 20
 """Bytes of a request's body."""
 
-PAGE = {"": "text/html", "page.css": "text/css", "page.js": "text/javascript"}
+PAGE = {
+    "": "text/html",
+    "page.css": "text/css",
+    **dict.fromkeys(("browser.js", "here.js", "page.js"), "text/javascript"),
+}
 PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
@@ -46,11 +52,13 @@ Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 class App:
-    """The server's answers. `seconds` is the most that a request may take."""
+    """The server's answers. `seconds` is the most that a request may take; `gives_weights`: pages
+    may load models."""
 
-    def __init__(self, engine: EngineProcess, seconds: float):
+    def __init__(self, engine: EngineProcess, seconds: float, gives_weights: bool):
         self.models, self.engine, self.seconds = engine.models, engine, seconds
         self.traces = Traces({name: model.folder for name, model in self.models.items()})
+        self.copies = Copies(self.models if gives_weights else {})
         self.metrics = Metrics()
         self.started = int(time.time())
         self.connections: Callable[[], int] = lambda: 0
@@ -64,6 +72,8 @@ class App:
             "/v1/models": ("GET", self.list_models),
             "/v1/models/{model}": ("GET", self.show_model),
             "/trace": ("POST", self.trace),
+            "/browser/{model}": ("GET", self.show_copy),
+            "/browser/{model}/weights": ("GET", self.show_weights),
             "/health": ("GET", self.health),
             "/metrics": ("GET", self.show_metrics),
             **{f"/{name}": ("GET", self.show_page) for name in PAGE},
@@ -132,6 +142,7 @@ class App:
                 "engine": model.engine,
                 "forms": forms.installed(),
                 "traced": name in self.traces.indexed,
+                "browser": self.copies.sizes.get(name),
             },
         }
 
@@ -149,6 +160,22 @@ class App:
     async def show_page(self, request: Request) -> Response:
         name = request.url.path[1:]
         return Response(self.page[name], media_type=PAGE[name], headers=PAGE_HEADERS)
+
+    async def show_copy(self, request: Request) -> Response:
+        """What the page must know of a model that it computes itself."""
+        described, _ = await self.copy(request)
+        return JSONResponse(described)
+
+    async def show_weights(self, request: Request) -> Response:
+        _, weights = await self.copy(request)
+        content, status, headers = part(weights, request.headers.get("range"))
+        kind = "application/octet-stream"
+        return Response(content, status, headers | {"Cache-Control": "no-store"}, kind)
+
+    async def copy(self, request: Request) -> tuple[dict[str, Any], bytes]:
+        name = request.path_params["model"]
+        self.model(name)
+        return await self.copies.copy(name)
 
     async def trace(self, request: Request) -> Response:
         asked = read(Trace, await body(request))
@@ -316,4 +343,6 @@ async def refuse(request: Request, error: Exception) -> Response:
 
 
 def read_page(name: str) -> bytes:
+    if name == "browser.js":
+        return "\n".join(map(packing.script, packing.SCRIPTS)).encode()
     return (resources.files("nanoeuler.serving") / "page" / (name or "index.html")).read_bytes()

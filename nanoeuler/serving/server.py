@@ -43,6 +43,7 @@ def serve(
     key_file: Path | None,
     origins: Sequence[str],
     seconds: float,
+    gives_weights: bool,
 ) -> None:
     """Serve until SIGTERM or SIGINT; replies that are being written are finished.
 
@@ -61,7 +62,7 @@ def serve(
         engine.wait()
         for model in engine.models.values():
             model.tokenizer.encode("a")  # loads its machine code, for which the first one waits
-        app = App(engine, seconds)
+        app = App(engine, seconds, gives_weights or not keys)
         Connection.most = connections_allowed()
         config = uvicorn.Config(
             guarded(app.starlette(), keys, origins),

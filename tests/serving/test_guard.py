@@ -17,7 +17,7 @@ def server(tmp_path_factory, base_folder):
     folder = tmp_path_factory.mktemp("guard")
     lines = "# who may ask\r\n" + "\r\n".join(KEYS) + "\r\n\r\n"
     (folder / "keys").write_bytes(lines.encode("utf-8-sig"))
-    options = "--api-key-file", folder / "keys", "--host", "0.0.0.0"
+    options = "--api-key-file", folder / "keys", "--host", "0.0.0.0", "--give-weights"
     with ServerProcess(folder, base_folder, *options) as server:
         yield server
 
@@ -40,6 +40,14 @@ def test_a_key_is_asked_for_by_everything_but_page_and_health(server):
         assert server.get("/v1/models", Authorization=wrong).status == 401
     for key in KEYS:
         assert server.get("/v1/models", Authorization=f"Bearer {key}").status == 200
+
+
+def test_a_key_opens_the_weights_where_they_are_given(server):
+    key = {"Authorization": f"Bearer {KEYS[0]}"}
+    (listed,) = json.loads(server.get("/v1/models", **key).data)["data"]
+    address = f"/browser/{listed['id']}/weights"
+    assert server.get(address).status == 401
+    assert len(server.get(address, **key).data) == listed["nanoeuler"]["browser"] > 0
 
 
 def test_a_key_is_enough_whatever_the_page(server):

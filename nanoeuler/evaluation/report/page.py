@@ -57,8 +57,8 @@ def page(run: Run, reload: int | None = None, with_model: bool = True) -> str:
         background.provenance,
     )
     drawn = [section(run) for section in sections]
-    scripts = [*map(packing.script, packing.SCRIPTS), own_script("play")] if model else []
-    return render_page(run.name, drawn, scripts, reload)
+    shared, own = map(packing.script, packing.SCRIPTS), map(own_script, ("in_page", "play"))
+    return render_page(run.name, drawn, [*shared, *own] if model else [], reload)
 
 
 def header(run: Run) -> Markup:

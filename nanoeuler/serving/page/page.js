@@ -23,7 +23,7 @@ function make(name, properties = {}, ...children) {
 
 async function call(path, options = {}) {
   const key = field("key").value;
-  const headers = { "Content-Type": "application/json" };
+  const headers = { "Content-Type": "application/json", ...options.headers };
   if (key) headers.Authorization = `Bearer ${key}`;
   const response = await fetch(path, { ...options, headers });
   if (response.ok) return response;
@@ -207,8 +207,9 @@ async function write(turn, reply) {
   reply.speed.textContent = "…";
   reply.again.disabled = true;
   try {
-    const response = await open(turn, reply.model, control.signal);
-    for await (const choice of choicesOf(response)) {
+    const choices = here.has(reply.model) ? choicesHere(turn, reply.model, control.signal)
+      : choicesOf(await open(turn, reply.model, control.signal));
+    for await (const choice of choices) {
       take(reply, choice);
       showSoon(reply);
     }
@@ -218,6 +219,7 @@ async function write(turn, reply) {
     if (error.status === 401) askForKey();
   } finally {
     running = running.filter((each) => each !== control);
+    tellHere();
     reply.again.disabled = false;
     reply.where.hidden = !reply.text;
     if (!continues(turn, reply.model)) layOut(reply);
@@ -488,13 +490,13 @@ function listModels() {
   const chats = mode() === "chat";
   const before = new Set(chosen());
   const usual = (model) => !before.size || before.has(model.id);
-  const boxes = models.map((model) => {
+  const boxes = models.flatMap((model) => {
     const box = make("input", { type: "checkbox", value: model.id, checked: usual(model) });
     const { parameters, context, chat } = model.nanoeuler;
     const kind = chat ? "answers" : "a base model, which continues text";
     const millions = (parameters / 1e6).toPrecision(3);
     const size = `${millions} M parameters, context ${context}; ${kind}`;
-    return make("label", { title: size }, box, model.id);
+    return [make("label", { title: size }, box, model.id), ...hereOf(model)];
   });
   field("models").replaceChildren(make("legend", { textContent: "Models" }), ...boxes);
   field("text").placeholder = chats ? "Ask something" : "A text to be continued";

@@ -25,8 +25,6 @@ class Playground {
     this.status.textContent = "Reading the weights …";
     await pause();
     Object.assign(this, await inPage.load());
-    const { specials, end, bytes, calls } = this.tokenizer;
-    this.allowed = bytes.map((_, id) => id === end || calls.includes(id) || !specials.has(id));
     this.depth = 2 * this.model.config.layers;
     this.computedBy.textContent = this.model.computedBy;
   }
@@ -67,20 +65,11 @@ class Playground {
   }
 
   likeliest(shares, count = ALTERNATIVES) {
-    const ids = Array.from(this.tokenizer.bytes.keys()).sort((a, b) => shares[b] - shares[a]);
-    return ids.slice(0, count).map((id) => [id, shares[id]]);
+    return ranked(shares.keys(), shares).slice(0, count).map((id) => [id, shares[id]]);
   }
 
-  // The likeliest token, or one drawn from the fewest that hold 95 % of the probability.
   choose(temperature) {
-    const ids = this.allowed.flatMap((allowed, id) => (allowed ? [id] : []));
-    ids.sort((a, b) => this.next[b] - this.next[a]);
-    if (temperature === 0) return ids[0];
-    const powers = softmax(ids.map((id) => Math.log(this.next[id]) / temperature));
-    let held = 0;
-    const last = powers.findIndex((power) => (held += power) >= TOP_P);
-    let left = Math.random() * held;
-    return ids[Math.max(0, powers.findIndex((power, i) => (left -= power) <= 0 || i === last))];
+    return draw(ranked(this.tokenizer.allowed, this.next), this.next, temperature, TOP_P);
   }
 
   async answer(run) {

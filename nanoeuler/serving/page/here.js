@@ -1,0 +1,131 @@
+// Served models that this page has loaded and computes itself: nothing is asked of the server then.
+"use strict";
+
+const PIECE = 4e6; // bytes of weights that are asked for at once
+const READ_AT_ONCE = 16; // tokens of a prompt, before the page may draw again
+const here = new Map(); // model → what the page has of it
+
+// Load a model whose weights have so many bytes; `progress` is told the share that has arrived.
+async function load(name, size, progress) {
+  const address = `browser/${encodeURIComponent(name)}`;
+  const described = await (await call(address)).json();
+  const bytes = new Uint8Array(size);
+  for (let first = 0; first < size; first += PIECE) {
+    const last = Math.min(first + PIECE, size) - 1;
+    const headers = { Range: `bytes=${first}-${last}` };
+    const response = await call(`${address}/weights`, { headers });
+    bytes.set(new Uint8Array(await response.arrayBuffer()), first);
+    progress((last + 1) / size);
+  }
+  const { config, tensors, tokenizer, prompt, kernels } = described;
+  const numbers = new Float32Array(size / 2);
+  const bits = new Uint32Array(numbers.buffer);
+  new Uint16Array(bytes.buffer).forEach((half, i) => (bits[i] = half << 16));
+  const model = new Model(config, named(numbers, tensors));
+  await model.useWebGpu(kernels);
+  const made = { model, tokenizer: new Tokenizer(tokenizer), prompt, done: Promise.resolve() };
+  here.set(name, made);
+}
+
+// The choices of a reply, as the server's stream has them. A model writes one reply at a time.
+async function* choicesHere(turn, name, signal) {
+  const { temperature = 1, top_p = 1, max_tokens, seed, response_format } = turn.settings;
+  if (response_format) throw new Error("a reply of a given form takes the server");
+  const one = here.get(name);
+  const before = one.done;
+  let done;
+  one.done = new Promise((end) => (done = end));
+  await before;
+  try {
+    const { model, tokenizer } = one;
+    const { context } = model.config;
+    const prompt = promptOf(turn, name, one);
+    model.rewind(0);
+    for (const [i, id] of prompt.slice(0, -1).entries()) {
+      model.read(id);
+      if (i % READ_AT_ONCE === 0) await pause();
+      signal.throwIfAborted();
+    }
+    const random = seed === undefined ? Math.random : dice(seed);
+    const most = Math.min(max_tokens ?? Infinity, context - prompt.length);
+    const reply = [];
+    const decoder = new TextDecoder();
+    let inCall = false;
+    for (let id = prompt.at(-1); ; ) {
+      const shares = softmax(await model.append(id));
+      signal.throwIfAborted();
+      const [result] = tokenizer.calls.length ? given(reply, tokenizer) : [];
+      const ids = ranked(tokenizer.allowed, shares);
+      id = result ?? draw(ids, shares, temperature, top_p, random);
+      if (id === tokenizer.end) return;
+      reply.push(id);
+      const entry = (each) => ({
+        token: new TextDecoder().decode(tokenizer.bytes[each]),
+        bytes: [...tokenizer.bytes[each]],
+        logprob: Math.log(shares[each]),
+      });
+      const written = entry(id);
+      if (result !== undefined) written.logprob = null;
+      else written.top_logprobs = ids.slice(0, ALTERNATIVES).map(entry);
+      const isBracket = tokenizer.calls.includes(id);
+      const bytes = isBracket || inCall ? [] : tokenizer.bytes[id];
+      const content = decoder.decode(Uint8Array.from(bytes), { stream: true });
+      if (isBracket) inCall = id === tokenizer.calls[0];
+      const ends = reply.length === most;
+      const finish_reason = ends ? "length" : null;
+      yield { delta: { content }, logprobs: { content: [written] }, finish_reason };
+      if (ends) return;
+      await pause();
+    }
+  } finally {
+    done();
+  }
+}
+
+// The tokens of what was said, as in training: each turn begins with the token that ends a text.
+// Where earlier turns do not fit, the oldest are left out.
+function promptOf(turn, name, { model, tokenizer, prompt: [front, behind] }) {
+  const { context } = model.config;
+  for (let first = 0; ; first++) {
+    const ids = continues(turn, name)
+      ? [tokenizer.end, ...tokenizer.encode(turn.text)]
+      : messages(turn, name, first).flatMap(({ role, content }) => (role === "user"
+        ? [tokenizer.end, ...tokenizer.encode(front + content + behind)]
+        : tokenizer.encode(content)));
+    if (ids.length < context) return ids;
+    if (first < turns.indexOf(turn)) continue;
+    throw new Error(`${ids.length} tokens are too many: here it reads ${context} with its reply`);
+  }
+}
+
+// ---- the controls
+
+// A button that loads a model, or the word that it is here.
+function hereOf({ id: name, nanoeuler: { browser: size } }) {
+  if (!size) return [];
+  if (here.has(name)) return [make("span", { className: "here", textContent: "runs here" })];
+  const textContent = `Run it here (${Number((size / 1e6).toPrecision(2))} MB)`;
+  const title = "Load its weights into this page, which then answers without the server";
+  const button = make("button", { type: "button", className: "small", title, textContent });
+  button.addEventListener("click", async () => {
+    button.disabled = true;
+    try {
+      await load(name, size, (share) => {
+        button.textContent = share < 1 ? `${Math.round(100 * share)} %` : "starts …";
+      });
+      listModels();
+    } catch (error) {
+      Object.assign(button, { disabled: false, textContent });
+      field("status").textContent = error.message;
+      if (error.status === 401) askForKey();
+    }
+    tellHere();
+  });
+  return [button];
+}
+
+// Which models are here, and what computes them.
+function tellHere() {
+  const told = [...here].map(([name, { model }]) => `${name} is in this page. ${model.computedBy}`);
+  field("here").textContent = told.join(" ");
+}
