@@ -1,10 +1,12 @@
-"""The README's shell commands work as printed, in their order, in a fresh copy of the checkout.
+"""The README's shell commands work as printed, in their order, in a fresh copy of the checkout, and
+so do the cells of notebooks/quickstart.ipynb.
 
 The copy differs in two ways. Its config/config.yaml is the small configuration of the tests, under
 the demo's name and with a third of its books, since each book costs two stages. And it has the
 machine code that this checkout has compiled.
 """
 
+import json
 import os
 import re
 import subprocess
@@ -95,6 +97,27 @@ def test_its_python_works_as_printed(checkout):
     (checkout / "example.py").write_text(code, encoding="utf-8")
     done = run("python example.py", checkout)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_cells_of_the_notebook_work_in_their_order(checkout):
+    notebook = json.loads((checkout / "notebooks/quickstart.ipynb").read_text(encoding="utf-8"))
+    (packages,) = checkout.glob(".venv/lib/python*/site-packages")
+    script = [
+        f"import subprocess, sys\nfrom pathlib import Path\nsys.path.insert(0, {str(checkout)!r})",
+        "from tests.machine_code import copy_machine_code",
+    ]
+    for cell in notebook["cells"]:
+        lines = "".join(cell["source"]).splitlines() if cell["cell_type"] == "code" else []
+        for line in lines:
+            shell = f"subprocess.run({line[1:]!r}, shell=True, check=True)"
+            script.append(shell if line.startswith("!") else line)
+            if " pip install " in line:
+                script.append(f"copy_machine_code(Path({str(packages)!r}))")
+    (checkout / "notebooks/cells.py").write_text("\n".join(script), encoding="utf-8")
+    done = run("cd notebooks && python cells.py", checkout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "What do I pay? →" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
 
 
 def test_its_own_text_configuration_plans_a_run(checkout):
