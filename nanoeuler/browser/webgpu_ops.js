@@ -132,8 +132,8 @@ class WebGpuOps {
     [key, value].forEach((source, i) => device.launchOn("cache", "write", numbers.count, {
       source, copied: this.caches[layer][i], offset: this.offset, ...numbers,
     }));
-    const [keys, values] = this.caches[layer].map((cache) => cache.like({ rows: length }));
-    scores?.push(this.scores(query, keys));
+    const [keys, values] = this.caches[layer];
+    scores?.push(this.scores(query, keys.like({ rows: length })));
     const out = device.take(query.rows, query.columns);
     this.launchAttention("forward", heads, {
       query, key: keys, value: values, out, offset: this.offset, starts: this.startsOf(window),

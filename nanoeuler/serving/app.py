@@ -58,7 +58,7 @@ class App:
     def __init__(self, engine: EngineProcess, seconds: float, gives_weights: bool):
         self.models, self.engine, self.seconds = engine.models, engine, seconds
         self.traces = Traces({name: model.folder for name, model in self.models.items()})
-        self.copies = Copies(self.models if gives_weights else {})
+        self.copies = Copies(self.models, gives_weights)
         self.metrics = Metrics()
         self.started = int(time.time())
         self.connections: Callable[[], int] = lambda: 0
@@ -142,7 +142,7 @@ class App:
                 "engine": model.engine,
                 "forms": forms.installed(),
                 "traced": name in self.traces.indexed,
-                "browser": self.copies.sizes.get(name),
+                "browser": self.copies.offers[name],
             },
         }
 

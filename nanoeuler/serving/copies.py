@@ -16,51 +16,55 @@ MOST_BYTES = 150_000_000
 """Most bytes of the weights of a model that a page may have."""
 MOST_TOKENS = 2048
 """Most tokens of a prompt and its reply there: a page makes room for all of them."""
+KEPT = "this server gives no weights; start it with --give-weights"
 BYTES = 2  # of a weight, in bfloat16
 RANGE = re.compile(r"bytes=(\d{1,12})-(\d{1,12})")
 
 
 class Copies:
-    """Models that are served and may be given; the one that was asked for last is in memory."""
+    """The models of a server; those that were asked for stay in memory. With `given` false none is
+    given."""
 
-    def __init__(self, models: Mapping[str, ServedModel]):
+    def __init__(self, models: Mapping[str, ServedModel], given: bool):
         self.models = models
-        self.sizes = {name: size for name, model in models.items() if (size := size_of(model))}
+        self.offers = {name: offer(model) if given else KEPT for name, model in models.items()}
+        """By name the bytes of its weights, or a sentence that says why a page cannot have it."""
         self.thread = ThreadPoolExecutor(1, "copies")
-        self.read: tuple[str, dict[str, Any], bytes] | None = None
+        self.read: dict[str, tuple[dict[str, Any], bytes]] = {}
 
     async def copy(self, name: str) -> tuple[dict[str, Any], bytes]:
         """What model.js must know, and the weights in bfloat16. Raises `ApiError`."""
-        if name not in self.models:
-            raise wrong("model", "this server gives no weights; start it with --give-weights")
-        if name not in self.sizes:
-            raise wrong("model", f"a page cannot have {name}: its form, its words or its size")
+        refused = self.offers[name]
+        if isinstance(refused, str):
+            raise wrong("model", refused)
         return await asyncio.get_running_loop().run_in_executor(self.thread, self.found, name)
 
     def found(self, name: str) -> tuple[dict[str, Any], bytes]:
-        if self.read is None or self.read[0] != name:
-            self.read = None  # two at once would take twice the memory
+        if name not in self.read:
             served = self.models[name]
             try:
                 saved = load_model(served.folder)
             except UserError as error:
                 raise wrong("model", str(error)) from error
             if saved.config != served.config:
-                message = f"{served.folder} has changed; start the server again"
-                raise wrong("model", message)
+                raise wrong("model", f"{served.folder} has changed; start the server again")
             described = describe(saved, served.tokenizer)
             described["config"]["context"] = min(served.context, MOST_TOKENS)
-            weights = (halves(saved) >> 16).astype("<u2").tobytes()
-            self.read = name, described, weights
-        return self.read[1:]
+            self.read[name] = described, (halves(saved) >> 16).astype("<u2").tobytes()
+        return self.read[name]
 
 
-def size_of(model: ServedModel) -> int:
-    """Bytes of its weights for a page; 0 where none may have it."""
-    if not is_known(model.config) or model.tokenizer.vocabulary.foreign is not None:
-        return 0
+def offer(model: ServedModel) -> int | str:
+    """Bytes of its weights for a page, or why none can have it."""
+    if not is_known(model.config):
+        return "its form is not one that the page computes"
+    if model.tokenizer.vocabulary.foreign is not None:
+        return "its words are not GPT-2's, which are those that the page knows"
     size = BYTES * sum(tensor.size for tensor in written_tensors(model.config))
-    return size if size <= MOST_BYTES else 0
+    if size > MOST_BYTES:
+        most = f"{MOST_BYTES / 1e6:.0f} MB"
+        return f"its weights have {size / 1e6:.0f} MB, and a page loads at most {most}"
+    return size
 
 
 def part(weights: bytes, asked: str | None) -> tuple[bytes, int, dict[str, str]]:

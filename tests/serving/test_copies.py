@@ -1,6 +1,8 @@
 """A served model for a page to compute by itself, over real HTTP."""
 
+import dataclasses
 import json
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -67,19 +69,18 @@ def test_with_keys_weights_stay_on_the_server(tmp_path, tuned_folder):
         assert refused.status == 400
         assert b"start it with --give-weights" in refused.data
         (listed,) = json.loads(server.get("/v1/models", Authorization=key).data)["data"]
-        assert listed["nanoeuler"]["browser"] is None
+        assert listed["nanoeuler"]["browser"] == copies.KEPT
 
 
-def test_large_models_and_other_words_stay_on_the_server(tuned_folder, monkeypatch):
-    saved = load_model(tuned_folder)
+def test_why_a_page_cannot_have_a_model_is_a_sentence(tuned_folder, monkeypatch):
+    config = load_model(tuned_folder).config
     tokenizer = SimpleNamespace(vocabulary=SimpleNamespace(foreign=None))
-    model = copies.ServedModel(
-        tuned_folder, saved.config, tokenizer, "sft", None, "cpu", 1, saved.config.context
-    )
-    size = copies.size_of(model)
+    model = copies.ServedModel(tuned_folder, config, tokenizer, "sft", None, "cpu", 1, 64)
+    size = copies.offer(model)
     assert size > 0
+    capped = model._replace(config=dataclasses.replace(config, logit_cap=30.0))
+    assert copies.offer(capped) == "its form is not one that the page computes"
     monkeypatch.setattr(copies, "MOST_BYTES", size - 1)
-    assert copies.size_of(model) == 0
-    monkeypatch.undo()
+    assert re.fullmatch(r"its weights have \d+ MB, and a page loads .*", copies.offer(model))
     tokenizer.vocabulary.foreign = "{}"
-    assert copies.size_of(model) == 0
+    assert "words are not GPT-2's" in copies.offer(model)

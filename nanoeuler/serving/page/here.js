@@ -102,7 +102,7 @@ function promptOf(turn, name, { model, tokenizer, prompt: [front, behind] }) {
 
 // A button that loads a model, or the word that it is here.
 function hereOf({ id: name, nanoeuler: { browser: size } }) {
-  if (!size) return [];
+  if (typeof size === "string") return []; // it says why
   if (here.has(name)) return [make("span", { className: "here", textContent: "runs here" })];
   const textContent = `Run it here (${Number((size / 1e6).toPrecision(2))} MB)`;
   const title = "Load its weights into this page, which then answers without the server";

@@ -492,11 +492,12 @@ function listModels() {
   const usual = (model) => !before.size || before.has(model.id);
   const boxes = models.flatMap((model) => {
     const box = make("input", { type: "checkbox", value: model.id, checked: usual(model) });
-    const { parameters, context, chat } = model.nanoeuler;
+    const { parameters, context, chat, browser } = model.nanoeuler;
     const kind = chat ? "answers" : "a base model, which continues text";
     const millions = (parameters / 1e6).toPrecision(3);
-    const size = `${millions} M parameters, context ${context}; ${kind}`;
-    return [make("label", { title: size }, box, model.id), ...hereOf(model)];
+    const kept = typeof browser === "string" ? `; not in the page: ${browser}` : "";
+    const title = `${millions} M parameters, context ${context}; ${kind}${kept}`;
+    return [make("label", { title }, box, model.id), ...hereOf(model)];
   });
   field("models").replaceChildren(make("legend", { textContent: "Models" }), ...boxes);
   field("text").placeholder = chats ? "Ask something" : "A text to be continued";
