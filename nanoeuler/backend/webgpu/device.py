@@ -4,8 +4,10 @@ import contextlib
 import functools
 import importlib.util
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nanoeuler.errors import UserError
@@ -25,6 +27,9 @@ KINDS = {
 """What wgpu calls adapters, from the best on, and what they are."""
 INTERFACES = ("Vulkan", "Metal", "D3D12")
 """By which adapters are reached, from the best on. Not OpenGL: it lacks what the kernels need."""
+DEVICES = Path("/dev")
+SIGNS = ("dri/renderD*", "nvidia*", "nvhost*", "mali*", "kgsl*", "dxg")
+"""What Linux has there for each GPU; dxg is WSL2's."""
 ASSUMED_MEMORY = 4 << 30
 """Bytes of a GPU with memory of its own, at least: WebGPU does not tell how many it has."""
 WANTED = (
@@ -95,6 +100,9 @@ def found(*, chosen: bool = False) -> str | None:
     """
     if importlib.util.find_spec("wgpu") is None:
         return f"wgpu is not installed; {INSTALL}"
+    # to import wgpu takes more than a second, for every command
+    if chosen and sys.platform == "linux" and not any(any(DEVICES.glob(sign)) for sign in SIGNS):
+        return f"no GPU shows itself in {DEVICES}"
     try:
         usable = [adapter for adapter in adapters() if not chosen or may_be_chosen(adapter)]
     except Exception as error:  # wgpu raises what its library says, of any type

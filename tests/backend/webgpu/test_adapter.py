@@ -34,8 +34,27 @@ def test_a_card_of_its_own_comes_first_and_software_last():
     assert min(two, key=rank) is two[1]
 
 
-def test_auto_takes_no_software_and_no_card_that_is_hidden(monkeypatch):
+@pytest.fixture
+def dev(monkeypatch, tmp_path):
+    """As /dev of a machine with a GPU, whose render node it is."""
     pytest.importorskip("wgpu")
+    monkeypatch.setattr(device, "DEVICES", tmp_path)
+    (tmp_path / "dri").mkdir()
+    (tmp_path / "dri/renderD128").touch()
+    return tmp_path
+
+
+def test_auto_asks_wgpu_only_where_there_may_be_a_gpu(monkeypatch, dev):
+    monkeypatch.setattr(device, "adapters", lambda: [adapter("DiscreteGPU")])
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert webgpu_problem() is None
+    (dev / "dri/renderD128").rename(dev / "dri/card0")  # a screen alone
+    assert webgpu_problem() == f"no GPU shows itself in {dev}"
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert webgpu_problem() is None
+
+
+def test_auto_takes_no_software_and_no_card_that_is_hidden(monkeypatch, dev):
     monkeypatch.setattr(device, "adapters", lambda: [adapter("CPU")])
     assert "no GPU answers" in webgpu_problem()
     monkeypatch.setattr(device, "adapters", lambda: [adapter("DiscreteGPU", vendor=device.NVIDIA)])
