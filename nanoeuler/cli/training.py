@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -87,13 +87,21 @@ def records_in(options: argparse.Namespace) -> dict[str, Path]:
     return {kind: manifest for kind, manifest in given.items() if manifest}
 
 
+def explaining(options: argparse.Namespace) -> AbstractContextManager[None]:
+    """Says what a learner's own function did wrong, where a file of such was given."""
+    if not options.candidate:
+        return nullcontext()
+    from nanoeuler.lessons.candidate import explained
+
+    return explained(options.candidate)
+
+
 def run_stage(stage: Stage, options: argparse.Namespace) -> int:
     """Train a stage, on the engine of `--device` with the number formats of its settings.
 
     A stop by a signal ends with the status that shells expect.
     """
     from nanoeuler.config import load
-    from nanoeuler.lessons.candidate import explained
     from nanoeuler.storage.folders import require_ours
     from nanoeuler.training.distributed.ranks import connected
     from nanoeuler.training.loop import train
@@ -120,7 +128,7 @@ def run_stage(stage: Stage, options: argparse.Namespace) -> int:
             backend = candidate_backend(options, group.size) or engine_of(
                 options, group, settings.precision, settings.residual_precision
             )
-            with explained(options.candidate) if options.candidate else nullcontext():
+            with explaining(options):
                 job = module_of(stage).job(inputs, backend, connected(group, backend))
                 train(job, config.get("checkpoint_mirror"))
         return 0
@@ -190,13 +198,13 @@ def candidate_backend(options: argparse.Namespace, ranks: int) -> "Backend | Non
 
     Raises `UserError` for a folder that holds another run, which it would replace.
     """
+    if options.candidate is None:
+        return None
     from nanoeuler.backend.reference import ReferenceBackend
     from nanoeuler.lessons.candidate import read_candidate
     from nanoeuler.storage.files import read_lines
 
     path, metrics = options.candidate, options.output / "metrics.jsonl"
-    if path is None:
-        return None
     if ranks > 1 or options.device not in ("auto", "reference"):
         raise UserError(
             "--candidate computes with the specification's ops in one process; leave out --ranks, "
