@@ -28,7 +28,6 @@ def run_lesson(options: argparse.Namespace) -> None:
     from nanoeuler.lessons.training_page import training_page
     from nanoeuler.storage.files import atomic_write
 
-    options.output.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(options.output) as file:
         file.write(training_page())
     log.line("lesson", f"{options.output}: open it in a browser")

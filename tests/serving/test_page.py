@@ -1,15 +1,16 @@
 """The server's page in a real headless Chromium."""
 
 import json
+import re
 
 import pytest
 
 from nanoeuler.model.template import alpaca
-from tests.chromium import browser, browsers, sync_api
+from tests.chromium import browser, browsers, gpu_browser, sync_api
 from tests.serving.conftest import FORMED
 from tests.serving.server import ServerProcess
 
-__all__ = ["browser", "browsers"]
+__all__ = ["browser", "browsers", "gpu_browser"]
 
 
 @pytest.fixture(scope="module")
@@ -183,3 +184,95 @@ def test_without_the_library_no_json_is_offered(browser, tmp_path, tuned_folder,
         page.evaluate("document.getElementById('settings').open = true")
         sync_api.expect(page.locator("#history")).to_be_visible()
         sync_api.expect(page.locator("#json")).to_be_hidden()
+
+
+def opened(browser, server, problems):
+    page = browser.new_page()
+    page.set_default_timeout(60_000)
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.goto(server.url)
+    page.wait_for_selector("#models input", state="attached")
+    page.evaluate("document.getElementById('settings').open = true")
+    page.fill("#temperature", "0")
+    return page
+
+
+def load_here(page, number):
+    """Load the model of that place; the server is out of reach from then on."""
+    page.locator("#models button").nth(number).click()
+    sync_api.expect(page.locator("#models .here")).to_have_text("runs here")
+    page.context.set_offline(True)
+
+
+def ask_here(page, text):
+    page.fill("#text", text)
+    page.click("#send")
+    reply = page.locator(".reply").last
+    sync_api.expect(reply.locator("button").first).to_be_enabled()
+    return reply
+
+
+def test_it_answers_without_the_server_by_webgpu(gpu_browser, server):
+    problems = []
+    page = opened(gpu_browser, server, problems)
+    page.uncheck("[value=formed]")
+    page.uncheck("[value=endless]")
+    button = page.locator("#models button").first
+    assert re.fullmatch(r"Run it here \([\d.]+ MB\)", button.text_content())
+    load_here(page, 0)
+    sync_api.expect(page.locator("#here")).to_have_text(
+        "tuned is in this page. Your browser computes it with WebGPU (google swiftshader)."
+    )
+    page.check("[name=mode][value=text]")
+    page.fill("#max_tokens", "5")
+    asked = {"model": "tuned", "prompt": "The fox", "temperature": 0, "max_tokens": 5}
+    expected = json.loads(server.post("/v1/completions", asked).data)["choices"][0]["text"]
+    reply = ask_here(page, "The fox")
+    sync_api.expect(reply.locator(".speed")).to_contain_text("5 tokens · first after")
+    assert "".join(reply.locator(".token").all_text_contents()) == expected
+    reply.locator(".token").first.click()
+    sync_api.expect(page.locator("#alternatives tr")).to_have_count(5)
+    page.close()
+    assert not problems
+
+
+def test_it_calculates_and_keeps_to_its_limits_in_javascript(browser, server):
+    problems = []
+    page = opened(browser, server, problems)
+    page.uncheck("[value=tuned]")
+    page.uncheck("[value=endless]")
+    load_here(page, 2)
+    sync_api.expect(page.locator("#here")).to_contain_text(
+        "with JavaScript: it offers no WebGPU here."
+    )
+    text = ask_here(page, "How many clips?").locator(".text")
+    sync_api.expect(text).to_have_text("48/2 = [48/2=]24 clips.")
+    text.locator(".result").first.click()
+    told = "The calculator's result, not sampled"
+    sync_api.expect(page.locator("#alternatives")).to_have_text(told)
+    page.check("#history")
+    page.fill("#max_tokens", "9")
+    said = "How many clips?", "48/2 = 24 clips.", "And now?"
+    roles = "user", "assistant", "user"
+    told = [{"role": role, "content": text} for role, text in zip(roles, said, strict=True)]
+    asked = {"model": "formed", "messages": told, "temperature": 0, "max_tokens": 9}
+    answer = json.loads(server.post("/v1/chat/completions", asked).data)["choices"][0]
+    sync_api.expect(ask_here(page, "And now?").locator(".text")).to_have_text(
+        answer["message"]["content"]
+    )
+    page.fill("#max_tokens", "3")
+    limited = ask_here(page, "How many clips?")
+    sync_api.expect(limited.locator(".speed")).to_contain_text("cut off at the limit")
+    sync_api.expect(limited.locator(".token")).to_have_count(3)
+    sync_api.expect(ask_here(page, "clips " * 300).locator(".error")).to_contain_text(
+        "tokens are too many"
+    )
+    page.check("#json")
+    asked = ask_here(page, "Describe Bea.").locator(".error")
+    sync_api.expect(asked).to_have_text("a reply of a given form takes the server")
+    page.uncheck("#json")
+    page.check("[value=tuned]")  # which is on the server
+    sync_api.expect(ask_here(page, "And now?").locator(".error")).to_have_count(0)
+    sync_api.expect(page.locator(".reply").nth(-2).locator(".error")).to_contain_text("fetch")
+    page.close()
+    assert not problems
