@@ -54,7 +54,8 @@ class Model {
         throw new Error(`${this.ops.name} computes something else`);
       }
     } catch (error) {
-      this.useJavaScript(error.message);
+      const [said] = error.message.split("\n");
+      this.useJavaScript(said);
     }
     this.rewind(0);
   }

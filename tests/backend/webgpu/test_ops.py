@@ -1,5 +1,6 @@
 """Every op beside the reference in float64, on sizes that fit no tile, and planted mistakes."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -121,7 +122,7 @@ def test_a_mistake_in_a_kernel_fails_the_check_of_its_op(
         if name != file:
             return found
         assert right in found.text
-        return kernels.Source(found.text.replace(right, wrong), found.bindings, found.fields)
+        return replace(found, text=found.text.replace(right, wrong))
 
     monkeypatch.setattr(kernels, "source", planted)
     assert any(not row.error <= LIMIT for row in SMALL[case](engine, random=Random(3)))
