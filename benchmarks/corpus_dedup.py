@@ -7,13 +7,14 @@
     python benchmarks/corpus_dedup.py scaling /tmp/variants/{10,100,1000}
 
 All runs are fresh processes on two cores. Wall time is counted from the start of the first to the
-end of the last. Peers are rensa, the fastest MinHash on PyPI (Rust), and datasketch, the most used
-one (Python and NumPy), which run in an environment of their own with pyarrow
-(corpus_dedup_peer.py). Quality is compared with brute force.
+end of the last. Peers are rensa, the fastest MinHash on PyPI (Rust), datatrove, with which FineWeb
+was made, and datasketch, the most used one (Python and NumPy), which run in an environment of their
+own with pyarrow (corpus_dedup_peer.py). Quality is compared with brute force.
 """
 
 import argparse
 import collections
+import hashlib
 import json
 import os
 import statistics
@@ -22,6 +23,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import duckdb
 import numpy as np
@@ -30,31 +32,41 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from nanoeuler.corpus.batches import Batch  # noqa: E402
+from nanoeuler.corpus.extracted_pages import read_index  # noqa: E402
 from nanoeuler.corpus.near_duplicates import (  # noqa: E402
     SHINGLE,
     find_near_copies,
     sign,
 )
 from nanoeuler.corpus.word_hashes import hash_words  # noqa: E402
+from nanoeuler.tokenizer.corpus_text import Corpus  # noqa: E402
 
 THRESHOLD = 0.8
+PEERS = ("rensa", "datatrove", "datasketch")
 
 
-def run(*command: str) -> tuple[float, int]:
-    """Run a command; return its wall seconds and peak resident bytes."""
+class Cost(NamedTuple):
+    wall: float  # seconds
+    processor: float  # seconds, of its processes together
+    peak: int  # resident bytes of the largest process
+
+
+def run(*command: str) -> Cost:
+    """Run a command."""
     began = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=ROOT)
     errors = process.stderr.read()
     _, status, usage = os.wait4(process.pid, 0)
     if status:
         raise SystemExit(f"{' '.join(command)[:200]} failed: {errors.decode()}")
-    return time.perf_counter() - began, usage.ru_maxrss * (1024 if sys.platform == "linux" else 1)
+    peak = usage.ru_maxrss * (1024 if sys.platform == "linux" else 1)
+    return Cost(time.perf_counter() - began, usage.ru_utime + usage.ru_stime, peak)
 
 
-def ours(folder: Path, decontaminate: bool) -> dict[str, float]:
+def ours(folder: Path, decontaminate: bool) -> dict[str, Any]:
     """Extract every shard in two parallel processes, and assemble the corpus.
 
-    Returns seconds of both, peak bytes, documents left, and text read.
+    Returns seconds of both, peak bytes, text read, and the hashes of all pages and of those left.
     """
     shards = sorted(folder.glob("*.parquet"))
     fineweb = {"shards": [{"url": str(shard)} for shard in shards]}
@@ -66,20 +78,32 @@ def ours(folder: Path, decontaminate: bool) -> dict[str, float]:
             'seq 0 $1 | xargs -P 2 -I@N@ $0 -m nanoeuler fineweb --config "$2" --shard @N@ '
             "--output $3/@N@.txt --record $3/@N@.json"
         )
-        _, peak = run("bash", "-c", extract, sys.executable, str(len(shards) - 1), config, scratch)
+        extraction = run(
+            "bash", "-c", extract, sys.executable, str(len(shards) - 1), config, scratch
+        )
         between = time.perf_counter()
         pages = [f"{scratch}/{number}.txt" for number in range(len(shards))]
         assemble = [sys.executable, "-m", "nanoeuler", "assemble", "--config", config]
         output = ["--output", f"{scratch}/corpus", "--threads", "2"]
-        _, other = run(*assemble, "--fineweb", *pages, *output)
+        assembly = run(*assemble, "--fineweb", *pages, *output)
         ended = time.perf_counter()
         entry = json.loads(Path(scratch, "corpus/manifest.json").read_text())["sources"]["fineweb"]
-    kept = entry["train"]["documents"] + entry["validation"]["documents"]
+        every = {
+            bytes(page["sha256"]).hex() for text in pages for page in read_index(Path(text), "")
+        }
+        kept = {
+            hashlib.sha256(text.data[start:stop]).hexdigest()
+            for texts in Corpus(f"{scratch}/corpus/manifest.json").texts.values()
+            for text in texts
+            for start, stop in text.borders()
+        }
     return {
         "extract": between - began,
         "assemble": ended - between,
         "seconds": ended - began,
-        "peak": max(peak, other),
+        "processor": extraction.processor + assembly.processor,
+        "peak": max(extraction.peak, assembly.peak),
+        "every": every,
         "kept": kept,
     } | entry["read"]
 
@@ -87,29 +111,34 @@ def ours(folder: Path, decontaminate: bool) -> dict[str, float]:
 def peers(options: argparse.Namespace) -> None:
     ours(options.folder, decontaminate=False)  # compiles, and reads the files into memory
     peer = str(Path(__file__).with_name("corpus_dedup_peer.py"))
-    rounds: dict[str, list[float]] = collections.defaultdict(list)
+    rounds: dict[str, list[Cost]] = collections.defaultdict(list)
     for number in range(options.rounds):
         found = ours(options.folder, decontaminate=False)
-        rounds["nanoeuler"].append(found["seconds"])
-        for library in ("rensa", "datasketch"):
+        rounds["nanoeuler"].append(Cost(found["seconds"], found["processor"], found["peak"]))
+        for library in PEERS:
             if library == "rensa" or number == 0:
                 with tempfile.TemporaryDirectory(dir=options.folder) as scratch:
                     command = options.peer_python, peer, library, str(options.folder), scratch
-                    rounds[library].append(run(*command)[0])
-                    documents = json.loads(Path(scratch, "result.json").read_text())["documents"]
+                    rounds[library].append(run(*command))
+                    kept = set(json.loads(Path(scratch, "result.json").read_text())["kept"])
+                dropped, theirs = found["every"] - found["kept"], found["every"] - kept
                 print(
-                    f"{library}: {rounds[library][-1]:.2f} s, {documents:,} documents left; "
-                    f"nanoeuler {found['seconds']:.2f} s, {found['kept']:,}",
+                    f"{library}: {len(found['every']):,} different pages; both drop "
+                    f"{len(dropped & theirs):,}, nanoeuler alone {len(dropped - theirs):,}, "
+                    f"{library} alone {len(theirs - dropped):,}",
                     flush=True,
                 )
-    for name, seconds in rounds.items():
-        rates = [found["bytes"] / 1e6 / second for second in seconds]
-        ratios = [second / own for second, own in zip(seconds, rounds["nanoeuler"], strict=False)]
+    for name, costs in rounds.items():
+        rates = [found["bytes"] / 1e6 / cost.wall for cost in costs]
+        ratios = [
+            cost.wall / own.wall for cost, own in zip(costs, rounds["nanoeuler"], strict=False)
+        ]
+        per_core = statistics.median(found["documents"] / cost.processor for cost in costs)
         print(
             f"{name}: {statistics.median(rates):.1f} MB/s ({min(rates):.1f} to {max(rates):.1f}, "
-            f"n = {len(rates)}), "
-            f"{statistics.median(ratios):.2f} times nanoeuler's time ({min(ratios):.2f} to "
-            f"{max(ratios):.2f})"
+            f"n = {len(rates)}), {statistics.median(ratios):.2f} times nanoeuler's time "
+            f"({min(ratios):.2f} to {max(ratios):.2f}); {per_core:,.0f} pages/s a core, "
+            f"{max(cost.peak for cost in costs) / 1e6:,.0f} MB in the largest process"
         )
 
 
