@@ -487,6 +487,11 @@ class Slurm(Section):
     cpus: int | None = key(
         "CPUs of a job; null takes 16, or all of a node that has fewer", default=None, ge=1
     )
+    network: bool = key(
+        "whether compute nodes reach the network: jobs then download and extract web pages and "
+        "documents, which otherwise the login node does",
+        default=False,
+    )
     nodes: int = key(
         "nodes that share each step of a training stage, with `gpus` GPUs on each, or without GPUs "
         "a process on each",

@@ -27,7 +27,7 @@ from nanoeuler.workflow.cluster import (
     nodes_of,
     obstacles,
 )
-from nanoeuler.workflow.jobs import asked
+from nanoeuler.workflow.jobs import asked, is_local
 
 Config = Mapping[str, Any]
 
@@ -47,7 +47,7 @@ class Law(NamedTuple):
 
 LAWS = {
     "extract_fineweb": Law(gigabyte=11, job=0.3, writes=1, page_writes=42),
-    "build_corpus": Law(29, 8.4, 4, reads=2, writes=1, page_reads=40, page_spills=581),
+    "build_corpus": Law(17, 8.4, 4, reads=2, writes=1, page_reads=40, page_spills=581),
     "learn_bpe": Law(gigabyte=15, job=5, reads=1),  # of its sample
     "tokenize": Law(gigabyte=25, job=1, reads=2),
 }
@@ -55,7 +55,7 @@ LAWS = {
 what compares all pages: from 24 M and 60 M made-up ones (docs/cluster.md)."""
 GROUPED = {
     "hold_out": Law(page=1.2, job=4, page_reads=40, page_writes=18, page_spills=58),
-    "compare_group": Law(gigabyte=25, job=1, reads=1, page_writes=128),
+    "compare_group": Law(gigabyte=13, job=1, reads=1, page_writes=128),
     "choose_documents": Law(page=7.2, job=2, page_reads=146, page_writes=1, page_spills=523),
     "write_group": Law(gigabyte=3, job=1, reads=1, writes=1),
     "build_corpus": Law(job=1),  # links to what the groups have written
@@ -82,7 +82,7 @@ class RuleCost:
 
     jobs: int
     at_once: int
-    asks: dict[str, Any]  # each, of the cluster, or of the login node
+    asks: dict[str, Any]  # each, of the cluster
     core_hours: float | None = None
     hours: float | None = None  # of the longest
     downloads: float = 0.0
@@ -133,15 +133,12 @@ def rule_costs(
     for rule, jobs in numbers.items():
         if not jobs:
             continue
+        wanted = asked(config, cluster, rule)
+        most = LOGIN_CORES if is_local(config, rule) else room(cluster, wanted)
+        cost = RuleCost(jobs, min(jobs, most), wanted)
+        cores = min(wanted["cpus_per_task"], MEASURED_CORES)
         if rule == "extract_fineweb":
-            (step,) = FINEWEB.steps
-            cost = RuleCost(jobs, min(jobs, LOGIN_CORES), {"mem_mb": step.megabytes})
             cost.downloads = sum(FINEWEB.download_bytes(config, item) for item in fetched)
-            cores = 1
-        else:
-            wanted = asked(config, cluster, rule)
-            cost = RuleCost(jobs, min(jobs, room(cluster, wanted)), wanted)
-            cores = min(wanted["cpus_per_task"], MEASURED_CORES)
         if rule in training:
             seconds, cost.reads = training[rule], tokens_bytes
             cost.hours = None if seconds is None else seconds / 3600
@@ -214,13 +211,15 @@ def totals(costs: Mapping[str, RuleCost]) -> dict[str, float]:
 
 def too_long(config: Config, costs: Mapping[str, RuleCost]) -> list[str]:
     """Say which jobs would not end within their wall time; those that train are resumed."""
-    hours = config["slurm"]["hours"]
-    return [
-        f"slurm.hours: a job of {rule} takes about {cost.hours:.1f} hours, more than {hours:g}, "
-        f"and is not resumed; set at least {math.ceil(1.5 * cost.hours)}"
-        for rule, cost in costs.items()
-        if rule in LAWS | GROUPED and cost.hours and cost.hours > hours
-    ]
+    most, found = config["slurm"]["hours"], []
+    for rule, cost in costs.items():
+        hours = cost.hours or 0.0
+        if rule in LAWS | GROUPED and not is_local(config, rule) and hours > most:
+            found.append(
+                f"slurm.hours: a job of {rule} takes about {hours:.1f} hours, more than {most:g}, "
+                f"and is not resumed; set at least {math.ceil(1.5 * hours)}"
+            )
+    return found
 
 
 def describe(costs: Mapping[str, RuleCost]) -> list[str]:
@@ -255,7 +254,7 @@ def describe_cluster(
     """
     cluster = ask_cluster()
     costs = rule_costs(config, cluster, training)
-    submitted = {rule: cost.asks for rule, cost in costs.items() if "runtime" in cost.asks}
+    submitted = {rule: each.asks for rule, each in costs.items() if not is_local(config, rule)}
     problems = [*obstacles(cluster, ask_accounts(), submitted.values()), *too_long(config, costs)]
     if not cluster:
         problems.append("sinfo: no Slurm cluster answers here; run this on a login node")

@@ -6,7 +6,7 @@ from typing import Any
 
 from nanoeuler.config.settings import Slurm
 from nanoeuler.config.stages import BY_NAME
-from nanoeuler.corpus.sources.registry import NAMED
+from nanoeuler.corpus.sources.registry import NAMED, STEPS
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.training.optimizer.adamw import AdamW
 from nanoeuler.training.optimizer.optimizer import state_bytes
@@ -34,6 +34,9 @@ def asked(config: Mapping[str, Any], cluster: Sequence[Node] | None, rule: str) 
     elif rule in ("check_gradients", "evaluate_model"):
         gpus, nodes = job_gpus(config["device"]), 1
         megabytes = training_megabytes(config)
+    elif rule in STEPS:
+        megabytes, alone = STEPS[rule].megabytes, {"gpu": 0, "cpus_per_task": 1}
+        return cluster_resources(config, cluster) | alone | {"mem_mb": megabytes}
     else:
         gpus, nodes = 0, 1
         megabytes = TEXT_MEGABYTES.get(rule) or cleaning_megabytes(config)
@@ -41,6 +44,11 @@ def asked(config: Mapping[str, Any], cluster: Sequence[Node] | None, rule: str) 
         "gpu": nodes * gpus,
         "mem_mb": megabytes,
     }
+
+
+def is_local(config: Mapping[str, Any], rule: str) -> bool:
+    """Whether a rule runs where Snakemake runs: it does little work, or needs the network."""
+    return rule in STEPS and not (STEPS[rule].heavy and config["slurm"]["network"])
 
 
 def training_megabytes(config: Mapping[str, Any], gpus: int = 1) -> int:

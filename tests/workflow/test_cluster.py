@@ -76,6 +76,15 @@ def test_training_on_two_nodes_asks_for_a_task_for_each_gpu_and_starts_them(done
     assert f"{started} pretrain" in said
 
 
+def test_web_pages_are_extracted_by_jobs_where_nodes_have_network(checkout, cluster):
+    checkout.replace("config/config.yaml", "run: trial", "run: trial\nslurm: {network: true}")
+    checkout.run("download", *PROFILE, environment=cluster)
+    (arguments,) = [file.read_text() for file in Path(cluster["FAKE_SLURM"]).glob("*.arguments")]
+    assert {"--cpus-per-task=1", "--mem", "2000"} <= set(arguments.split())
+    assert "extract_fineweb" in arguments
+    assert sum(call.startswith("fineweb ") for call in checkout.calls) == 1
+
+
 def test_what_needs_the_network_stays_on_the_login_node(checkout, cluster):
     checkout.run("download", *PROFILE, environment=cluster)
     assert not list(Path(cluster["FAKE_SLURM"]).iterdir())

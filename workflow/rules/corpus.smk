@@ -25,7 +25,7 @@ rule write_sample:
 
 
 # A rule for each step of the sources that nanoeuler/corpus/sources declares. They need the network,
-# or do little work: on a cluster they run on the login node.
+# or do little work: on a cluster they run on the login node, unless its nodes have network.
 for step in STEPS.values():
 
     rule:
@@ -40,10 +40,10 @@ for step in STEPS.values():
             paths.log(f"{step.rule}/{{item}}"),
         wildcard_constraints:
             item=step.pattern,
-        localrule: True
+        localrule: jobs.is_local(config, step.rule)
         threads: 1
         resources:
-            mem_mb=step.megabytes,
+            **asked(step.rule),
             mirror_connections=step.connections,
         params:
             identity=compared(rule_identity(config, step.rule)),

@@ -121,6 +121,7 @@ class Documents(TextSource):
                 ),
                 entry=lambda config, item: without_address(listed(config)[int(item)]),
                 pattern=r"\d{3,6}",
+                heavy=True,
             ),
         )
 

@@ -122,6 +122,7 @@ class Fineweb(TextSource):
             entry=lambda config, item: without_address(shard(config, item)),
             pattern=r"\d{3,6}",
             megabytes=2000,
+            heavy=True,
         ),
     )
 

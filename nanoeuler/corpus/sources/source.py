@@ -92,6 +92,7 @@ class Step:
     pattern: str = r"[^/]+"  # of its items
     megabytes: int = 1000
     connections: int = 0  # to the mirror
+    heavy: bool = False  # a job of a cluster whose nodes have network
 
     def arguments(self, config: Config, item: str, file: str) -> list[str]:
         """The words of the subcommand for an item; `file` holds the configuration."""
