@@ -76,6 +76,16 @@ def test_all_of_fineweb_edu_takes_more_jobs_of_the_same_memory(large):
     assert ratio == pytest.approx(text, rel=0.01)
 
 
+def test_nodes_with_network_extract_more_shards_at_a_time_than_the_login_node(large):
+    connected = large | {"slurm": large["slurm"] | {"network": True}}
+    of_login, of_nodes = (
+        rule_costs(whole_fineweb_edu(config), NODES, {})["extract_fineweb"]
+        for config in (large, connected)
+    )
+    assert (of_login.at_once, of_nodes.at_once) == (cluster_plan.LOGIN_CORES, cluster_plan.JOBS)
+    assert of_nodes.asks["cpus_per_task"] == 1
+
+
 def test_what_is_there_already_has_no_jobs(large, tmp_path):
     for shard in FINEWEB.items(large)[:-1]:
         file = tmp_path / FINEWEB.fetched(large, shard)
