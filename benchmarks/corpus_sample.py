@@ -22,8 +22,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import duckdb
 import numpy as np
+from texts import write_parquet
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES, TOKENS = 9_672_101, 10e9
@@ -70,24 +70,12 @@ def shards(pages: int) -> Iterator[list[str]]:
         yield texts
 
 
-def write_parquet(texts: list[str], path: Path) -> None:
-    """Write pages in FineWeb-Edu's schema."""
+def write_pages(texts: list[str], path: Path) -> None:
     lines = path.with_suffix(".lines")
     with open(lines, "w", encoding="utf-8") as file:
         for number, text in enumerate(texts):
             file.write(json.dumps({"id": f"{path.stem}-{number}", "text": text}) + "\n")
-    duckdb.sql(
-        f"""
-        copy (
-            select text, id, 'https://example.org/' || id as url, 'en' as language,
-                   0.99::double as language_score, 3::bigint as int_score
-            from read_json(
-                '{lines}', format = 'newline_delimited',
-                columns = {{id: 'varchar', text: 'varchar'}}, maximum_object_size = 100000000
-            )
-        ) to '{path}' (format parquet, compression zstd, row_group_size 1000)
-        """
-    )
+    write_parquet(lines, path)
     lines.unlink()
 
 
@@ -149,7 +137,7 @@ def measure(pages: int, folder: Path) -> None:
     steps = Steps(folder, config)
     began = time.perf_counter()
     for name, texts in zip(names, shards(pages), strict=True):
-        write_parquet(texts, folder / f"{name}.parquet")
+        write_pages(texts, folder / f"{name}.parquet")
         text = folder / f"{name}.txt"
         record = text.with_suffix(".json")
         steps.run("extract", "fineweb", "--shard", int(name), "--output", text, "--record", record)

@@ -81,3 +81,21 @@ def ratios(name: str, ours: list[float], theirs: list[float]) -> str:
     pairs = [their / our for our, their in zip(ours, theirs, strict=True)]
     median = f"median ratio {statistics.median(pairs):6.2f}"
     return f"{name:12} n={len(pairs)}  {median}  ({min(pairs):.2f} to {max(pairs):.2f})"
+
+
+def write_parquet(lines: Path, path: Path) -> None:
+    """Write pages in FineWeb-Edu's schema, from JSON lines with `id` and `text`."""
+    import duckdb
+
+    duckdb.sql(
+        f"""
+        copy (
+            select text, id, 'https://example.org/' || id as url, 'en' as language,
+                   0.99::double as language_score, 3::bigint as int_score
+            from read_json(
+                '{lines}', format = 'newline_delimited',
+                columns = {{id: 'varchar', text: 'varchar'}}, maximum_object_size = 100000000
+            )
+        ) to '{path}' (format parquet, compression zstd, row_group_size 1000)
+        """
+    )

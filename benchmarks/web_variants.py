@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
+from texts import write_parquet
 
 LETTERS = b"abcdefghijklmnopqrstuvwxyz"
 SHARD = 250_000_000  # bytes of text
@@ -99,19 +100,7 @@ def write(folder: Path, pages: list[bytes], wanted: int) -> list[Path]:
             else:
                 more = False
         if size:
-            duckdb.sql(
-                f"""
-                copy (
-                    select text, id, 'https://example.org/' || id as url, 'en' as language,
-                           0.99::double as language_score, 3::bigint as int_score
-                    from read_json(
-                        '{lines}', format = 'newline_delimited',
-                        columns = {{id: 'varchar', text: 'varchar'}},
-                        maximum_object_size = 100000000
-                    )
-                ) to '{path}' (format parquet, compression zstd, row_group_size 1000)
-                """
-            )
+            write_parquet(lines, path)
             paths.append(path)
         lines.unlink()
     return paths

@@ -3,6 +3,7 @@
 Playwright is in no lock, since no package brings a browser: install it and a Chromium to run these.
 """
 
+import contextlib
 import functools
 import shutil
 
@@ -44,3 +45,22 @@ def browser(browsers):
 def gpu_browser(browsers):
     """One that has WebGPU, computed by SwiftShader on the processor."""
     return browsers(*WEBGPU)
+
+
+@contextlib.contextmanager
+def watched(browser, address, **form):
+    """A page, none of whose scripts may fail."""
+    problems = []
+    with browser.new_page(**form) as page:
+        page.set_default_timeout(60_000)
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.goto(address)
+        yield page
+        assert not problems
+
+
+@pytest.fixture
+def open_page():
+    """open_page(browser, address) → a watched page, until the test ends."""
+    with contextlib.ExitStack() as pages:
+        yield lambda *where: pages.enter_context(watched(*where))

@@ -9,9 +9,9 @@ import pytest
 from nanoeuler.evaluation.report.charts import Series, line_chart
 from nanoeuler.evaluation.report.depth import plane
 from nanoeuler.evaluation.report.rendering import render_page
-from tests.chromium import browser, browsers
+from tests.chromium import browser, browsers, open_page
 
-__all__ = ["browser", "browsers"]
+__all__ = ["browser", "browsers", "open_page"]
 
 LINES = """() => [...document.querySelectorAll("polyline")].map((line) => {
   const points = line.getAttribute("points").split(" ");
@@ -23,23 +23,15 @@ LEFT, TOP, RIGHT, BOTTOM = 52, 10, 448, 210
 
 
 @pytest.fixture
-def drawn(browser, tmp_path):
+def drawn(browser, open_page, tmp_path):
     """drawn(figure, …) → a page of these figures, whose scripts have run without an error."""
-    problems, pages = [], []
 
     def open_(*figures):
         path = tmp_path / "page.html"
         path.write_text(render_page("made up", ["<h1>made up</h1>", *figures]), encoding="utf-8")
-        page = browser.new_page()
-        pages.append(page)
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.goto(f"file://{path}")
-        return page
+        return open_page(browser, f"file://{path}")
 
-    yield open_
-    for page in pages:
-        page.close()
-    assert not problems
+    return open_
 
 
 def test_ticks_are_round_enclose_the_values_and_are_labelled_alike(drawn):

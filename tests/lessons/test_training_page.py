@@ -11,9 +11,9 @@ from nanoeuler.model.spec import parameter_count
 from nanoeuler.training.optimizer.adamw import AdamW
 from nanoeuler.training.state import TrainingState
 from nanoeuler.training.streams import StepRows
-from tests.chromium import browser, browsers, gpu_browser, sync_api
+from tests.chromium import browser, browsers, gpu_browser, open_page, sync_api
 
-__all__ = ["browser", "browsers", "gpu_browser"]
+__all__ = ["browser", "browsers", "gpu_browser", "open_page"]
 
 expect = sync_api.expect
 TEXT = "The ferry came to the quay on a day of the long winter, and nobody was on it.\n" * 20
@@ -30,22 +30,10 @@ CONFIG = ModelConfig(
 
 
 @pytest.fixture
-def open_page(tmp_path):
-    """open_page(browser) → the page, whose scripts must not fail."""
-    path, problems, pages = tmp_path / "lesson.html", [], []
+def address(tmp_path):
+    path = tmp_path / "lesson.html"
     path.write_text(training_page([(CONFIG, B)]), encoding="utf-8")
-
-    def open_(browser):
-        page = browser.new_page()
-        pages.append(page)
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.goto(f"file://{path}")
-        return page
-
-    yield open_
-    for page in pages:
-        page.close()
-    assert not problems
+    return f"file://{path}"
 
 
 def trained_on_the_cpu():
@@ -67,9 +55,9 @@ def trained_on_the_cpu():
     return values, steps, losses
 
 
-def test_it_trains_as_the_cpu_engine_does_and_shows_it(open_page, gpu_browser):
+def test_it_trains_as_the_cpu_engine_does_and_shows_it(open_page, gpu_browser, address):
     """1e-4: in float32 the losses part by some 1e-6, a wrong gradient by 1e-2."""
-    page = open_page(gpu_browser)
+    page = open_page(gpu_browser, address)
     values, steps, losses = trained_on_the_cpu()
     assert 19_000 < parameter_count(CONFIG) < 21_000
     found = page.evaluate(
@@ -113,8 +101,8 @@ def test_it_trains_as_the_cpu_engine_does_and_shows_it(open_page, gpu_browser):
     expect(page.locator("#train .main")).to_be_enabled()
 
 
-def test_a_browser_without_webgpu_says_so(open_page, browser):
-    page = open_page(browser)
+def test_a_browser_without_webgpu_says_so(open_page, browser, address):
+    page = open_page(browser, address)
     page.click("#train .main")
     expect(page.locator("#train output")).to_have_text(
         "Your browser cannot train it: it offers no WebGPU here."

@@ -6,11 +6,11 @@ import re
 import pytest
 
 from nanoeuler.model.template import alpaca
-from tests.chromium import browser, browsers, gpu_browser, sync_api
+from tests.chromium import browser, browsers, gpu_browser, open_page, sync_api, watched
 from tests.serving.conftest import FORMED
 from tests.serving.server import ServerProcess
 
-__all__ = ["browser", "browsers", "gpu_browser"]
+__all__ = ["browser", "browsers", "gpu_browser", "open_page"]
 
 
 @pytest.fixture(scope="module")
@@ -27,17 +27,16 @@ def server(tmp_path_factory, tuned_folder, endless_folder, formed_folder):
 def page(request, browser, server):
     width, scheme = request.param
     viewport = {"width": width, "height": 800}
-    with browser.new_page(viewport=viewport, color_scheme=scheme) as page:
-        page.set_default_timeout(60_000)
-        problems = []
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.goto(server.url)
-        page.wait_for_selector("#models input", state="attached")
-        page.evaluate("document.getElementById('settings').open = true")
-        page.fill("#temperature", "0")
-        yield page
-        assert not problems
+    with watched(browser, server.url, viewport=viewport, color_scheme=scheme) as page:
+        yield set_up(page)
         assert page.evaluate("document.documentElement.scrollWidth") == width
+
+
+def set_up(page):
+    page.wait_for_selector("#models input", state="attached")
+    page.evaluate("document.getElementById('settings').open = true")
+    page.fill("#temperature", "0")
+    return page
 
 
 def test_a_question_is_answered_and_its_tokens_explain_themselves(page, server):
@@ -186,17 +185,6 @@ def test_without_the_library_no_json_is_offered(browser, tmp_path, tuned_folder,
         sync_api.expect(page.locator("#json")).to_be_hidden()
 
 
-def opened(browser, server, problems):
-    page = browser.new_page()
-    page.set_default_timeout(60_000)
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    page.goto(server.url)
-    page.wait_for_selector("#models input", state="attached")
-    page.evaluate("document.getElementById('settings').open = true")
-    page.fill("#temperature", "0")
-    return page
-
-
 def load_here(page, number):
     """Load the model of that place; the server is out of reach from then on."""
     page.locator("#models button").nth(number).click()
@@ -212,9 +200,8 @@ def ask_here(page, text):
     return reply
 
 
-def test_it_answers_without_the_server_by_webgpu(gpu_browser, server):
-    problems = []
-    page = opened(gpu_browser, server, problems)
+def test_it_answers_without_the_server_by_webgpu(gpu_browser, server, open_page):
+    page = set_up(open_page(gpu_browser, server.url))
     page.uncheck("[value=formed]")
     page.uncheck("[value=endless]")
     button = page.locator("#models button").first
@@ -232,13 +219,10 @@ def test_it_answers_without_the_server_by_webgpu(gpu_browser, server):
     assert "".join(reply.locator(".token").all_text_contents()) == expected
     reply.locator(".token").first.click()
     sync_api.expect(page.locator("#alternatives tr")).to_have_count(5)
-    page.close()
-    assert not problems
 
 
-def test_it_calculates_and_keeps_to_its_limits_in_javascript(browser, server):
-    problems = []
-    page = opened(browser, server, problems)
+def test_it_calculates_and_keeps_to_its_limits_in_javascript(browser, server, open_page):
+    page = set_up(open_page(browser, server.url))
     page.uncheck("[value=tuned]")
     page.uncheck("[value=endless]")
     load_here(page, 2)
@@ -274,5 +258,3 @@ def test_it_calculates_and_keeps_to_its_limits_in_javascript(browser, server):
     page.check("[value=tuned]")  # which is on the server
     sync_api.expect(ask_here(page, "And now?").locator(".error")).to_have_count(0)
     sync_api.expect(page.locator(".reply").nth(-2).locator(".error")).to_contain_text("fetch")
-    page.close()
-    assert not problems
