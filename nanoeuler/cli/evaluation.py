@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 from nanoeuler import log
+from nanoeuler.cli.experiment import show_verdicts
 from nanoeuler.cli.parser import Subparsers, model_folder
 from nanoeuler.cli.training import engine_of, group_of
 from nanoeuler.errors import UserError
@@ -19,14 +20,15 @@ def register(subparsers: Subparsers) -> None:
         "compare",
         help="put the evaluations of several models side by side",
         description="Print the scores of several models as a table, beside what the simplest way "
-        "to answer would reach.",
+        "to answer would reach, or the verdicts of one experiment.",
     )
     parser.add_argument(
         "evaluations",
         nargs="+",
         type=Path,
         metavar="RUN|FILE",
-        help="runs, such as results/demo, or files that `nanoeuler evaluate` wrote",
+        help="runs, such as results/demo, or files that `nanoeuler evaluate` wrote; or a folder of "
+        "results/experiments",
     )
     parser.add_optional_path("--output", "FILE", "also write the table to this Markdown file")
     parser.add_json()
@@ -128,7 +130,8 @@ def register_report(subparsers: Subparsers) -> None:
         nargs="*",
         type=Path,
         metavar="RUN",
-        help="folders of runs, such as results/demo; their workflow kept their configurations",
+        help="folders of runs, such as results/demo; their workflow kept their configurations; or "
+        "one of results/experiments",
     )
     parser.add_argument("--config", help="with --run: YAML file, or inline JSON with all sections")
     parser.add_optional_path("--run", "DIR", "folder of one run whose configuration is given")
@@ -208,8 +211,13 @@ def run_evaluate(options: argparse.Namespace) -> None:
 def run_compare(options: argparse.Namespace) -> None:
     from nanoeuler.evaluation.runs import cost_beside, evaluation_files
     from nanoeuler.evaluation.scores import compare, named, read_evaluations, scores
+    from nanoeuler.evaluation.verdicts import read_verdicts
     from nanoeuler.storage.files import atomic_write
 
+    first, *others = options.evaluations
+    if not (others or options.output) and (told := read_verdicts(first)):
+        show_verdicts(told, as_json=options.json)
+        return
     files = named(evaluation_files(options.evaluations))
     evaluations = read_evaluations(files)
     costs = {name: cost_beside(file) for name, file in files.items()}
@@ -261,9 +269,13 @@ def run_report(options: argparse.Namespace) -> None:
     from nanoeuler.evaluation.report.page import page
     from nanoeuler.evaluation.report.side_by_side import name_runs, side_by_side
     from nanoeuler.evaluation.scores import compare
+    from nanoeuler.evaluation.verdicts import read_verdicts, trials_shown
     from nanoeuler.storage.files import atomic_write, write_json
 
     folders = report_folders(options)
+    if told := read_verdicts(folders[0]) if len(folders) == 1 else None:
+        options.output = options.output or folders[0] / "report.html"
+        folders = trials_shown(told, folders[0])
     output = options.output or folders[0] / "report.html"
     runs = [
         gather(load(options.config) if options.config else kept_configuration(folder), folder)
@@ -290,7 +302,7 @@ def run_report(options: argparse.Namespace) -> None:
         if len(runs) == 1:
             file.write(page(runs[0], with_model=not options.without_model))
         else:
-            file.write(side_by_side(name_runs(folders, runs)))
+            file.write(side_by_side(name_runs(folders, runs), told))
     log.line("report", str(output))
 
 

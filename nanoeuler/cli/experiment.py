@@ -13,7 +13,6 @@ import shutil
 import sys
 from collections.abc import Container, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from nanoeuler import log
@@ -23,9 +22,9 @@ from nanoeuler.errors import UserError, brief
 from nanoeuler.shipped import find
 
 if TYPE_CHECKING:
+    from nanoeuler.evaluation.scores import Json
     from nanoeuler.experiments.changes import Change
     from nanoeuler.experiments.experiment import Experiment
-    from nanoeuler.experiments.verdicts import Verdict
 
 MOST_TRIALS = 10_000
 
@@ -89,7 +88,10 @@ def register(subparsers: Subparsers) -> None:
 
 
 def run_experiment(options: argparse.Namespace) -> int:
+    from nanoeuler.evaluation.verdicts import VERDICTS
     from nanoeuler.experiments.experiment import BASE, TOKENS, prepare
+    from nanoeuler.storage.files import write_json
+    from nanoeuler.storage.integrity import seal
     from nanoeuler.storage.names import FORM_OF_NAME, is_name
 
     ours, theirs = split(options.words)
@@ -129,14 +131,21 @@ def run_experiment(options: argparse.Namespace) -> int:
         if status and (status > 128 or BASE in failed):
             return status
         experiment.require_same_tokens()
-    if options.json:
-        print(json.dumps(described(experiment, failed), indent=2, ensure_ascii=False), flush=True)
-    else:
-        print(
-            log.printable(table(experiment, failed, shutil.get_terminal_size((100, 0)).columns)),
-            flush=True,
-        )
+    told = described(experiment, failed)
+    write_json(experiment.folder / VERDICTS, seal(told))
+    show_verdicts(told, as_json=options.json)
     return 1 if failed else 0
+
+
+def show_verdicts(told: "Json", *, as_json: bool) -> None:
+    """Print the verdicts of an experiment for people, or for programs."""
+    from nanoeuler.evaluation.verdicts import verdict_table
+
+    if as_json:
+        print(json.dumps(told, indent=2, ensure_ascii=False), flush=True)
+    else:
+        table = verdict_table(told, shutil.get_terminal_size((100, 0)).columns)
+        print(log.printable(table), flush=True)
 
 
 def run(experiment: "Experiment", targets: Sequence[Path], words: Sequence[str]) -> int:
@@ -215,47 +224,3 @@ def described(experiment: "Experiment", failed: Container[str]) -> dict[str, Any
     asked = {"seeds": experiment.seeds, "level": experiment.level}
     asked |= {unit: None for unit in ("minutes", "joules")} | {experiment.unit: experiment.amount}
     return {"version": 1, "folder": str(experiment.folder), **asked, "arms": arms}
-
-
-def table(experiment: "Experiment", failed: Container[str], width: int) -> str:
-    """The verdicts for a terminal `width` columns wide: keys of `pretrain` go without its name, and
-    long changes are cut."""
-    base = experiment.arms[0]
-    scores = experiment.scores(base)
-    first = ("", "bits/byte", "difference", "p", "seeds", "verdict")
-    rows = [first, (base.title, f"{fmean(scores):.4f}", "", "", str(len(scores)), "")]
-    for arm, verdict in experiment.verdicts():
-        scores = experiment.scores(arm)
-        rows.append(
-            (
-                arm.title.replace("pretrain.", ""),
-                f"{fmean(scores):.4f}" if scores else "–",
-                difference(verdict),
-                "–" if verdict.p is None else f"{verdict.p:.2g}",
-                str(verdict.seeds),
-                "failed" if arm.name in failed else worded(verdict),
-            )
-        )
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    widths[0] = max(12, min(widths[0], width - sum(widths[1:]) - 2 * len(widths[1:])))
-    return "\n".join(
-        "  ".join(
-            shortened(cell, size).ljust(size) for cell, size in zip(row, widths, strict=True)
-        ).rstrip()
-        for row in rows
-    )
-
-
-def difference(verdict: "Verdict") -> str:
-    if verdict.standard_error is None:
-        return "–"
-    return f"{verdict.difference:+.4f} ± {verdict.standard_error:.4f}"
-
-
-def worded(verdict: "Verdict") -> str:
-    needed = verdict.seeds_to_decide
-    return verdict.verdict + (f" ({needed} seeds would decide)" if needed else "")
-
-
-def shortened(text: str, size: int) -> str:
-    return text if len(text) <= size else text[: size - 1] + "…"

@@ -75,6 +75,15 @@ def test_arms_are_trained_by_the_same_seeds_and_judged_and_nothing_is_trained_tw
     again = start(folder, "experiment", *asked)
     assert json.loads(again.communicate(timeout=CEILING)[0]) == found
     assert {path: path.stat().st_mtime_ns for path in trials} == before
+    kept, _ = start(folder, "compare", found["folder"], "--json").communicate(timeout=CEILING)
+    assert found.items() <= json.loads(kept).items()
+    assert start(folder, "report", found["folder"]).wait(CEILING) == 0
+    page = (folder / found["folder"] / "report.html").read_text(encoding="utf-8")
+    assert ">learning_rate=2e-3</th>" in page
+    assert f"{faster['difference']:+.4f} ± {faster['standard_error']:.4f}" in page
+    (folder / found["folder"] / "verdicts.json").write_text(kept.replace("mine", "yours"))
+    said = start(folder, "compare", found["folder"]).communicate(timeout=CEILING)[1]
+    assert "its bytes are not those that `nanoeuler experiment` wrote" in said
     other = start(folder, "experiment", "tiny.yaml", "--tokens", "9000", *asked[3:])
     said = other.communicate(timeout=CEILING)[1]
     assert other.returncode == 1

@@ -34,26 +34,30 @@ from nanoeuler.evaluation.report.training import (
     validation_series,
 )
 from nanoeuler.evaluation.scores import Line, Row, names_in, score_lines, score_rows
+from nanoeuler.evaluation.verdicts import HEADER, verdict_rows
 from nanoeuler.system.energy import ENERGIES
 
 COLOURS = 5
 """In the palette: a sixth run has the first one's colour again."""
 
 
-def side_by_side(runs: Mapping[str, Run]) -> str:
-    """The page of `runs`, by the names that they go by."""
+def side_by_side(runs: Mapping[str, Run], told: Mapping[str, Any] | None = None) -> str:
+    """The page of `runs`, by the names that they go by, or of the experiment that is `told`, whose
+    trials they are."""
     stages = in_order({stage for run in runs.values() for stage in run.stages})
     colours = {name: index % COLOURS for index, name in enumerate(runs)}
     header = render(
         "header.html",
-        above=f"nanoeuler · {len(runs)} runs side by side",
-        title=enumeration(list(runs)),
+        above="nanoeuler · an experiment" if told else f"nanoeuler · {len(runs)} runs side by side",
+        title=Path(told["folder"]).name if told else enumeration(list(runs)),
         lead=caution(runs),
         below=None,
     )
     content = render(
         "side_by_side.html",
         names=list(runs),
+        verdicts=[HEADER, *verdict_rows(told)] if told else [],
+        hidden=told and len(runs) < len(told["arms"]),
         facts=[[name, *facts(run)] for name, run in runs.items()],
         unknown=[name for name, run in runs.items() if not run.config],
         settings=settings(runs),
