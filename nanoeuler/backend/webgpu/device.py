@@ -36,6 +36,9 @@ WANTED = (
     "max-buffer-size",
     "max-storage-buffer-binding-size",
     "max-storage-buffers-per-shader-stage",
+    "max-compute-workgroup-storage-size",
+    "max-compute-invocations-per-workgroup",
+    "max-compute-workgroup-size-x",
 )
 """Limits that are asked for as the adapter has them; of others the standard's defaults do."""
 
@@ -147,6 +150,7 @@ class Device:
                 "programs that use it, or renew its driver"
             ) from error
         self.binding_limit = self.opened.limits["max-storage-buffer-binding-size"]
+        self.workgroup_bytes = self.opened.limits["max-compute-workgroup-storage-size"]
         self.buffer_limit = self.opened.limits["max-buffer-size"]
         own = adapter.info["adapter_type"] == "DiscreteGPU"
         self.memory = ASSUMED_MEMORY if own else memory() // 2

@@ -26,8 +26,13 @@ from nanoeuler.backend.webgpu.arrays import DeviceArray
 from nanoeuler.backend.webgpu.kernels import flat_grid
 from nanoeuler.backend.webgpu.logit_ops import LogitOps
 from nanoeuler.backend.webgpu.optimizer_ops import OptimizerOps
+from nanoeuler.backend.webgpu.products import all_in_quads
 
 Array = DeviceArray
+
+
+ROOM = 1536
+"""Bytes of a workgroup's memory that attention_wide.wgsl takes beside its tiles, at most."""
 
 
 class WebGpuBackend(LogitOps, OptimizerOps):
@@ -263,13 +268,16 @@ class WebGpuBackend(LogitOps, OptimizerOps):
         self, kernel: str, heads: AttentionArrays, grid: tuple[int, ...], **arrays: Array
     ) -> None:
         _, T, H, E = heads.query.shape
-        rows = attention_rows(E)
-        constants = {"HEAD_SIZE": E, "ROWS": rows}
-        if kernel != "row_stats":
-            grid = -(-grid[0] // rows), *grid[1:]
+        others = attention_others(kernel, E, self.device.workgroup_bytes)
+        wide = others and T >= sizes.LEAST_WIDE_ATTENTION and all_in_quads(arrays.values())
+        file, rows = ("attention_wide", WIDE_ROWS) if wide else ("attention", attention_rows(E))
+        constants = {"HEAD_SIZE": E, **({"OTHERS": others} if wide else {"ROWS": rows})}
+        if kernel == "row_stats":
+            rows = STATS_ROWS if wide else 1
+        grid = -(-grid[0] // rows), *grid[1:]
         numbers = {"tokens": T, "heads": H, "group": H // heads.key.shape[2], "cap": heads.cap}
         root = 1 / math.sqrt(E)
-        self.launch("attention", kernel, grid, root=root, **constants, **arrays, **numbers)
+        self.launch(file, kernel, grid, root=root, **constants, **arrays, **numbers)
 
     def write_cache(self, cache_BSGE: Array, new_BTGE: Array, offset_B: Array) -> Array:
         (B, T, G, E), S = new_BTGE.shape, cache_BSGE.shape[1]
@@ -354,6 +362,22 @@ class WebGpuBackend(LogitOps, OptimizerOps):
         """A kernel of activations.wgsl, on each element of arrays like `like`."""
         N, F = like.shape
         self.launch_on("activations", kernel, N * F, rows=N, columns=F, **given)
+
+
+WIDE_ROWS, STATS_ROWS = 32, 8
+"""Queries or keys of a workgroup of attention_wide.wgsl, and rows of one of its `row_stats`."""
+
+
+def attention_others(kernel: str, head_size: int, workgroup_bytes: int) -> int:
+    """Keys or queries that a workgroup of attention_wide.wgsl takes at a time: as many as its
+    memory holds; 0: not even the fewest."""
+    row, column = 16 * (head_size // 4 + 1), 16 * (WIDE_ROWS // 4 + 1)
+    own, columns = (1, 1) if kernel == "forward" else (2, 2 if kernel == "key_gradient" else 1)
+    for others in (32, 16, 8):
+        tiles = (own * WIDE_ROWS + 2 * others) * row + columns * others * column
+        if tiles + ROOM <= workgroup_bytes:
+            return others
+    return 0
 
 
 def attention_rows(head_size: int) -> int:

@@ -237,7 +237,7 @@ class Kernels:
         key = code.text, kernel
         if key not in self.pipelines:
             if code.text not in self.modules:
-                self.modules[code.text] = self.opened.create_shader_module(code=code.text)
+                self.modules[code.text] = unchecked_module(self.opened, code.text)
             stage = {"module": self.modules[code.text], "entry_point": kernel}
             pipeline = self.opened.create_compute_pipeline(layout="auto", compute=stage)
             self.pipelines[key] = pipeline, pipeline.get_bind_group_layout(0)
@@ -366,6 +366,21 @@ class Kernels:
             count=target.size * words,
             **copy_arguments(dimensions),
         )
+
+
+def unchecked_module(device: wgpu.GPUDevice, code: str) -> wgpu.GPUShaderModule:
+    """A module without what wgpu adds to the shaders of strangers: a check of every index, and a
+    counter in every loop, which keeps compilers from unrolling it."""
+    from wgpu.backends.wgpu_native import _api as api
+
+    text = api.to_c_string_view(code)
+    source = api.new_struct_p("WGPUShaderSourceWGSL *", code=text)
+    source[0].chain.next, source[0].chain.sType = api.ffi.NULL, api.lib.WGPUSType_ShaderSourceWGSL
+    chain, label = api.ffi.cast("WGPUChainedStruct *", source), api.to_c_string_view("")
+    described = api.new_struct_p("WGPUShaderModuleDescriptor *", nextInChain=chain, label=label)
+    no_checks = api.lib.WGPUShaderRuntimeChecks_None
+    made = api.libf.wgpuDeviceCreateShaderModuleTrusted(device._internal, described, no_checks)
+    return api.GPUShaderModule("", made, device)
 
 
 FORMATS = {"u": "I", "i": "i", "f": "f"}

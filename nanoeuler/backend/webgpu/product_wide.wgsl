@@ -4,11 +4,11 @@
 // In:   left (rows, inner), right (columns, inner); add like out
 // Out:  out (rows, columns), maybe the array of add; or with several parts of the inner dimension
 //       out (parts, rows, columns), the sums over `inner` elements each of `whole_inner`
-// A workgroup of 256 threads makes a tile of WIDE_TILE^2 from steps of 8 elements of the inner
-// dimension, and a thread 8 x 8 of it: four blocks of 4 x 4. What the next step reads is on its way
-// while a step is computed. Everything is read and written in quads of neighbours, so every
-// beginning and stride is a multiple of 4, and so is each size along which neighbours lie.
-// bytes = 8 * rows * columns * inner / WIDE_TILE, and those of out.
+// A workgroup makes a tile of WIDE_ROWS x WIDE_COLUMNS from steps of WIDE_DEPTH elements of the
+// inner dimension, and a thread 8 x 8 of it: four blocks of 4 x 4. Its memory holds two steps: one
+// is computed while the next is read. Everything is read and written in quads of neighbours, so
+// every beginning and stride is a multiple of 4, and so is each size along which neighbours lie.
+// bytes = 4 * rows * columns * inner * (1 / WIDE_ROWS + 1 / WIDE_COLUMNS), and those of out.
 // LEFT_INNER and RIGHT_INNER say whether neighbours of the inner dimension are so in memory.
 
 struct Arguments {
@@ -24,19 +24,24 @@ struct Arguments {
 @group(0) @binding(3) var<storage, read_write> out: array<vec4<f32>>;
 @group(0) @binding(4) var<uniform> p: Arguments;
 
-const DEPTH = 8u;  // of a step
-const QUADS = WIDE_TILE / 4u;
-const PADDED = QUADS + 1u;  // so that threads that turn a quad write to different banks
+const ACROSS = WIDE_COLUMNS / 8u;  // threads in a row
+const MEMBERS = ACROSS * WIDE_ROWS / 8u;
+const LEFT_QUADS = WIDE_ROWS / 4u;
+const RIGHT_QUADS = WIDE_COLUMNS / 4u;
+const DEEP_QUADS = WIDE_DEPTH / 4u;
+const LEFT_READS = LEFT_QUADS * WIDE_DEPTH / MEMBERS;  // of a thread in a step
+const RIGHT_READS = RIGHT_QUADS * WIDE_DEPTH / MEMBERS;
 
-var<workgroup> left_tile: array<array<vec4<f32>, PADDED>, DEPTH>;
-var<workgroup> right_tile: array<array<vec4<f32>, PADDED>, DEPTH>;
+// one more, so that threads that turn a quad write to different banks
+var<workgroup> left_tile: array<array<vec4<f32>, LEFT_QUADS + 1u>, 2u * WIDE_DEPTH>;
+var<workgroup> right_tile: array<array<vec4<f32>, RIGHT_QUADS + 1u>, 2u * WIDE_DEPTH>;
 
-/// The thread's quad of a step: row (of the tile) and k, the first of both.
-fn place(thread: u32, along_inner: bool) -> vec2<u32> {
+/// The i-th quad of a step: row (of the tile) and k, the first of both.
+fn place(i: u32, quads: u32, along_inner: bool) -> vec2<u32> {
     if (along_inner) {
-        return vec2(thread / 2u, 4u * (thread % 2u));
+        return vec2(i / DEEP_QUADS, 4u * (i % DEEP_QUADS));
     }
-    return vec2(4u * (thread % QUADS), thread / QUADS);
+    return vec2(4u * (i % quads), i / quads);
 }
 
 fn read_left(row: u32, k: u32, end: u32) -> vec4<f32> {
@@ -53,6 +58,31 @@ fn read_right(row: u32, k: u32, end: u32) -> vec4<f32> {
     return vec4<f32>();
 }
 
+/// Into the half of the tile that begins at step `half`.
+fn store_left(at: vec2<u32>, half: u32, quad: vec4<f32>) {
+    let k = half + at.y;
+    if (LEFT_INNER) {
+        left_tile[k][at.x / 4u][at.x % 4u] = quad.x;
+        left_tile[k + 1u][at.x / 4u][at.x % 4u] = quad.y;
+        left_tile[k + 2u][at.x / 4u][at.x % 4u] = quad.z;
+        left_tile[k + 3u][at.x / 4u][at.x % 4u] = quad.w;
+    } else {
+        left_tile[k][at.x / 4u] = quad;
+    }
+}
+
+fn store_right(at: vec2<u32>, half: u32, quad: vec4<f32>) {
+    let k = half + at.y;
+    if (RIGHT_INNER) {
+        right_tile[k][at.x / 4u][at.x % 4u] = quad.x;
+        right_tile[k + 1u][at.x / 4u][at.x % 4u] = quad.y;
+        right_tile[k + 2u][at.x / 4u][at.x % 4u] = quad.z;
+        right_tile[k + 3u][at.x / 4u][at.x % 4u] = quad.w;
+    } else {
+        right_tile[k][at.x / 4u] = quad;
+    }
+}
+
 fn store_quad(part: u32, m: u32, n: u32, sums: vec4<f32>) {
     if (m < p.rows && n < p.columns) {
         var value = p.scale * sums;
@@ -63,51 +93,49 @@ fn store_quad(part: u32, m: u32, n: u32, sums: vec4<f32>) {
     }
 }
 
-@compute @workgroup_size(256)
+@compute @workgroup_size(MEMBERS)
 fn multiply(
     @builtin(workgroup_id) w: vec3<u32>,
     @builtin(local_invocation_index) thread: u32,
 ) {
-    let m0 = w.y * WIDE_TILE;
-    let n0 = w.x * WIDE_TILE;
+    let m0 = w.y * WIDE_ROWS;
+    let n0 = w.x * WIDE_COLUMNS;
     let begin = w.z * p.inner;
     let end = min(begin + p.inner, p.whole_inner);
-    let l = place(thread, LEFT_INNER);
-    let r = place(thread, RIGHT_INNER);
-    let y = thread / 16u;
-    let x = thread % 16u;
+    let y = thread / ACROSS;
+    let x = thread % ACROSS;
     // rows 0 to 3 of the blocks above, 4 to 7 below; a: the blocks on the left, b: on the right
     var a0 = vec4<f32>(); var a1 = vec4<f32>(); var a2 = vec4<f32>(); var a3 = vec4<f32>();
     var a4 = vec4<f32>(); var a5 = vec4<f32>(); var a6 = vec4<f32>(); var a7 = vec4<f32>();
     var b0 = vec4<f32>(); var b1 = vec4<f32>(); var b2 = vec4<f32>(); var b3 = vec4<f32>();
     var b4 = vec4<f32>(); var b5 = vec4<f32>(); var b6 = vec4<f32>(); var b7 = vec4<f32>();
-    var next_left = read_left(m0 + l.x, begin + l.y, end);
-    var next_right = read_right(n0 + r.x, begin + r.y, end);
-    for (var k = begin; k < end; k += DEPTH) {
-        if (LEFT_INNER) {
-            left_tile[l.y][l.x / 4u][l.x % 4u] = next_left.x;
-            left_tile[l.y + 1u][l.x / 4u][l.x % 4u] = next_left.y;
-            left_tile[l.y + 2u][l.x / 4u][l.x % 4u] = next_left.z;
-            left_tile[l.y + 3u][l.x / 4u][l.x % 4u] = next_left.w;
-        } else {
-            left_tile[l.y][l.x / 4u] = next_left;
+    for (var i = 0u; i < LEFT_READS; i++) {
+        let at = place(thread + i * MEMBERS, LEFT_QUADS, LEFT_INNER);
+        store_left(at, 0u, read_left(m0 + at.x, begin + at.y, end));
+    }
+    for (var i = 0u; i < RIGHT_READS; i++) {
+        let at = place(thread + i * MEMBERS, RIGHT_QUADS, RIGHT_INNER);
+        store_right(at, 0u, read_right(n0 + at.x, begin + at.y, end));
+    }
+    workgroupBarrier();
+    var half = 0u;
+    for (var k = begin; k < end; k += WIDE_DEPTH) {
+        let next = k + WIDE_DEPTH;
+        var next_left = array<vec4<f32>, LEFT_READS>();
+        var next_right = array<vec4<f32>, RIGHT_READS>();
+        for (var i = 0u; i < LEFT_READS; i++) {
+            let at = place(thread + i * MEMBERS, LEFT_QUADS, LEFT_INNER);
+            next_left[i] = read_left(m0 + at.x, next + at.y, end);
         }
-        if (RIGHT_INNER) {
-            right_tile[r.y][r.x / 4u][r.x % 4u] = next_right.x;
-            right_tile[r.y + 1u][r.x / 4u][r.x % 4u] = next_right.y;
-            right_tile[r.y + 2u][r.x / 4u][r.x % 4u] = next_right.z;
-            right_tile[r.y + 3u][r.x / 4u][r.x % 4u] = next_right.w;
-        } else {
-            right_tile[r.y][r.x / 4u] = next_right;
+        for (var i = 0u; i < RIGHT_READS; i++) {
+            let at = place(thread + i * MEMBERS, RIGHT_QUADS, RIGHT_INNER);
+            next_right[i] = read_right(n0 + at.x, next + at.y, end);
         }
-        workgroupBarrier();
-        next_left = read_left(m0 + l.x, k + DEPTH + l.y, end);
-        next_right = read_right(n0 + r.x, k + DEPTH + r.y, end);
-        for (var step = 0u; step < DEPTH; step++) {
-            let top = left_tile[step][y];
-            let bottom = left_tile[step][y + QUADS / 2u];
-            let a = right_tile[step][x];
-            let b = right_tile[step][x + QUADS / 2u];
+        for (var step = 0u; step < WIDE_DEPTH; step++) {
+            let top = left_tile[half + step][y];
+            let bottom = left_tile[half + step][y + LEFT_QUADS / 2u];
+            let a = right_tile[half + step][x];
+            let b = right_tile[half + step][x + RIGHT_QUADS / 2u];
             a0 = fma(vec4(top.x), a, a0);
             b0 = fma(vec4(top.x), b, b0);
             a1 = fma(vec4(top.y), a, a1);
@@ -125,12 +153,19 @@ fn multiply(
             a7 = fma(vec4(bottom.w), a, a7);
             b7 = fma(vec4(bottom.w), b, b7);
         }
+        half = WIDE_DEPTH - half;
+        for (var i = 0u; i < LEFT_READS; i++) {
+            store_left(place(thread + i * MEMBERS, LEFT_QUADS, LEFT_INNER), half, next_left[i]);
+        }
+        for (var i = 0u; i < RIGHT_READS; i++) {
+            store_right(place(thread + i * MEMBERS, RIGHT_QUADS, RIGHT_INNER), half, next_right[i]);
+        }
         workgroupBarrier();
     }
     let m = m0 + 4u * y;
-    let lower = m + WIDE_TILE / 2u;
+    let lower = m + WIDE_ROWS / 2u;
     let n = n0 + 4u * x;
-    let further = n + WIDE_TILE / 2u;
+    let further = n + WIDE_COLUMNS / 2u;
     store_quad(w.z, m, n, a0);
     store_quad(w.z, m, further, b0);
     store_quad(w.z, m + 1u, n, a1);

@@ -3,6 +3,7 @@ product_wide.wgsl and few_rows.wgsl.
 """
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 from nanoeuler.backend.webgpu import sizes
@@ -39,8 +40,9 @@ class ProductOps(WebGpuParts):
             return
         wide = not batch and min(M, N) >= sizes.LEAST_WIDE and in_quads(left_MK, right_NK, out_MN)
         wide = wide and (add_MN is None or in_quads(left_MK, right_NK, add_MN))
-        kernel, tile = ("product_wide", sizes.WIDE_TILE) if wide else ("product", sizes.TILE)
-        tiles = -(-M // tile) * -(-N // tile)
+        kernel = "product_wide" if wide else "product"
+        across, down = grid_of(kernel, M, N)
+        tiles = across * down
         parts = (
             1 if batch else max(1, min(sizes.PRODUCT_WORKGROUPS // tiles, K // sizes.LEAST_INNER))
         )
@@ -78,8 +80,7 @@ class ProductOps(WebGpuParts):
             grid = flat_grid(-(-N // sizes.FEW_ROWS_COLUMNS))
             self.launch(kernel, "multiply", grid, **arrays, **numbers)
             return
-        tile = sizes.WIDE_TILE if kernel == "product_wide" else sizes.TILE
-        grid = -(-N // tile), -(-M // tile), count
+        grid = *grid_of(kernel, M, N), count
         along = {"LEFT_INNER": is_along(left_MK), "RIGHT_INNER": is_along(right_NK)}
         self.launch(kernel, "multiply", grid, **arrays, **numbers, **along, whole_inner=K)
 
@@ -130,9 +131,27 @@ class ProductOps(WebGpuParts):
         self.multiply(x_NR, weight_RO.T, out_NO, scale, out_NO)
 
 
+def grid_of(kernel: str, rows: int, columns: int) -> tuple[int, int]:
+    """Tiles of a product: across, and down."""
+    wide = kernel == "product_wide"
+    height, width = (sizes.WIDE_ROWS, sizes.WIDE_COLUMNS) if wide else (sizes.TILE, sizes.TILE)
+    return -(-columns // width), -(-rows // height)
+
+
 def is_along(matrix: Array) -> bool:
     """Are neighbours of a row neighbours in memory?"""
     return matrix.strides[-1] == matrix.itemsize
+
+
+def all_in_quads(arrays: Iterable[Array]) -> bool:
+    """Can all float32 rows of them be read in quads of neighbours? Other types are not asked."""
+    return all(
+        is_along(each)
+        and each.offset % (QUAD * each.itemsize) == 0
+        and all(stride % (QUAD * each.itemsize) == 0 for stride in each.strides[:-1])
+        for each in arrays
+        if each.ndim > 3
+    )
 
 
 def in_quads(left_MK: Array, right_NK: Array, out_MN: Array) -> bool:

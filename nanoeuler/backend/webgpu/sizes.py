@@ -12,8 +12,14 @@ TILE = 64
 STEP = TILE // 4
 """Elements of the inner dimension that are in a workgroup's memory at a time."""
 
-WIDE_TILE = 128
-"""The same of large products, whose 256 threads make 8 × 8 each."""
+WIDE_ROWS = 128
+"""Rows of a large product that a workgroup makes, whose threads make 8 × 8 each."""
+
+WIDE_COLUMNS = 128
+"""Columns of it."""
+
+WIDE_DEPTH = 8
+"""Elements of the inner dimension of a large product that are read at a time: 4 or a multiple."""
 
 LEAST_WIDE = 65
 """Rows and columns of a product, at least, that takes such tiles."""
@@ -32,6 +38,9 @@ FEW_ROWS_COLUMNS = 4
 
 ATTENTION_ROWS = 8
 """Queries or keys that a workgroup of attention takes, at most: a power of 2."""
+
+LEAST_WIDE_ATTENTION = 16
+"""Queries of a row, at least, that attention_wide.wgsl takes."""
 
 WORKGROUP_NUMBERS = 3800
 """Numbers that a kernel keeps in a workgroup's memory, at most: the standard's 16 KB hold 4096."""
