@@ -20,8 +20,9 @@ def make_backend(
 
     `auto` takes a GPU where one answers, by CUDA or else by WebGPU, else the CPU. `precision`
     (fp32, tf32, bf16, fp8; auto: bf16) and `residual`, the type of the residual stream (fp32, bf16;
-    auto: bf16), are for CUDA; others compute in float32. Raises `UserError` for a device that is
-    not there.
+    auto: bf16), are for CUDA; others compute in float32. WebGPU keeps the matrices of a model that
+    is not trained in float16 where `precision` is fp16, or auto and the adapter a GPU that reads
+    it. Raises `UserError` for a device that is not there.
     """
     if device not in DEVICES:
         raise UserError(f"--device {device}: there are {', '.join(DEVICES)}")
@@ -58,7 +59,7 @@ def make_backend(
     if takes_gpu(device, gpus):
         from nanoeuler.backend.webgpu.engine import WebGpuBackend
 
-        return WebGpuBackend()
+        return WebGpuBackend(precision)
     from nanoeuler.backend.cpu.engine import CpuBackend
 
     return CpuBackend()

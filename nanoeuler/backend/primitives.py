@@ -116,6 +116,9 @@ class Primitives(ABC):
     reads_codes = False
     """May the weight of a product or an embedding be `Quantized`, where it is not trained?"""
 
+    halves_weights = False
+    """Are matrices of a model that is used, and not trained, kept in float16?"""
+
     keeps_caches = False
     """Is the memory of caches that are gone kept for the next ones of their shapes?"""
 

@@ -195,7 +195,12 @@ def check_engine(device: str, quick: bool, shapes: dict[str, tuple[int, int]]) -
 
     from nanoeuler.backend import make_backend
     from nanoeuler.model.checks.engine_ops import OP_TOLERANCE, check_device_ops
-    from nanoeuler.training.check_form import PRESET_TOLERANCE, check_device_model, check_reading
+    from nanoeuler.training.check_form import (
+        PRESET_TOLERANCE,
+        READING_IN_FLOAT16,
+        check_device_model,
+        check_reading,
+    )
     from nanoeuler.training.start_check import worst
 
     wrong: list[Comparison] = []
@@ -220,6 +225,11 @@ def check_engine(device: str, quick: bool, shapes: dict[str, tuple[int, int]]) -
         if device == "cpu":
             table = check_reading(backend, "small", 20)
             compare("small, reading and decoding", table, tolerances["small"])
+    if device == "webgpu":
+        backend = make_backend(device, precision="fp16")
+        if backend.halves_weights:
+            table = check_reading(backend, "small", 20)
+            compare("small, with weights in float16", table, READING_IN_FLOAT16)
     if wrong:
         found = worst(wrong)
         raise UserError(

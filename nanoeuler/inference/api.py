@@ -47,6 +47,7 @@ from nanoeuler.inference.forms import Form, regex_grammar, schema_grammar
 from nanoeuler.inference.generate import Reply, Writer
 from nanoeuler.inference.sampling import Sampling, at_least_one
 from nanoeuler.model.files import SavedModel, load_model, quantized
+from nanoeuler.model.in_use import is_halved, model_in_use
 from nanoeuler.model.spec import parameter_count
 from nanoeuler.model.template import TEMPLATES
 from nanoeuler.model.transformer import Batch, Transformer
@@ -93,10 +94,11 @@ class LanguageModel:
         self.quantized = saved.quantized.scheme if saved.quantized else None
         """int8 or int4; None: weights in floats."""
         if saved.quantized and backend.reads_codes:
-            weights: Any = saved.quantized
+            weights = saved.quantized
+            self.transformer = Transformer(saved.config, weights, backend, byte_cache=byte_cache)
         else:
-            weights = backend.from_host(saved.parameters)
-        self.transformer = Transformer(saved.config, weights, backend, byte_cache=byte_cache)
+            given = saved.config, saved.parameters, backend
+            self.transformer = model_in_use(*given, byte_cache=byte_cache)
         self.writer = Writer(
             self.transformer, tokenizer, speculates=speculation, calculator=saved.calculator
         )
@@ -105,7 +107,8 @@ class LanguageModel:
     def facts(self) -> str:
         """A description in a few words."""
         template = f"template {self.template}" if self.template else "no template"
-        quantized = f" in {self.quantized}" if self.quantized else ""
+        kind = self.quantized or ("float16" if is_halved(self.transformer) else None)
+        quantized = f" in {kind}" if kind else ""
         return (
             f"{parameter_count(self.config):,} parameters{quantized}, stage {self.stage}, "
             f"{template}, "
@@ -287,7 +290,8 @@ def load(
       such as results/demo, which stands for its last model.
     - `device`: auto (a GPU where there is one), cpu, cuda, webgpu, or reference (NumPy, slow).
     - `gpus`: 1 or 0; 0 forces the CPU, None takes what `device` says.
-    - `precision`: of a GPU's products and activations: fp32, tf32 or bf16; auto is bf16.
+    - `precision`: of a GPU's products and activations: fp32, tf32 or bf16; auto is bf16. By WebGPU
+      of its weights: fp32 or fp16; auto is fp16 where the GPU reads it.
     - `speculation`: tokens are drafted, from the text or by the model's MTP heads, and checked
       together. The text is the same without, and slower.
     - `quantize`: round the weights to int8 or int4, for speed and memory on a CPU.

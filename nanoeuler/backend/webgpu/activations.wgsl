@@ -19,7 +19,7 @@ struct Arguments {
 @group(0) @binding(3) var<storage, read_write> dout: array<f32>;
 @group(0) @binding(4) var<storage, read_write> dx: array<f32>;
 @group(0) @binding(5) var<storage, read_write> dup: array<f32>;
-@group(0) @binding(6) var<storage, read_write> bias: array<f32>;
+@group(0) @binding(6) var<storage, read_write> bias: array<Weight>;
 @group(0) @binding(7) var<storage, read_write> slope: array<f32>;
 @group(0) @binding(8) var<uniform> p: Arguments;
 
@@ -213,5 +213,5 @@ fn add_bias(thread: Thread) {
         return;
     }
     let f = i % p.columns;
-    x[p.x_at + (i / p.columns) * p.x_row + f] += bias[p.bias_at + f];
+    x[p.x_at + (i / p.columns) * p.x_row + f] += f32(bias[p.bias_at + f]);
 }

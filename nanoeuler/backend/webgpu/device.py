@@ -42,6 +42,10 @@ WANTED = (
 )
 """Limits that are asked for as the adapter has them; of others the standard's defaults do."""
 
+HALVES = "shader-f16"
+WANTED_FEATURES = (HALVES,)
+"""Features that are asked for where the adapter has them."""
+
 
 @functools.cache
 def adapters() -> "list[wgpu.GPUAdapter]":
@@ -142,13 +146,18 @@ class Device:
         self.adapter, self.name = adapter, adapter.info["device"]
         self.software = is_software(adapter)
         limits = {name: adapter.limits[name] for name in WANTED}
+        features = [feature for feature in WANTED_FEATURES if feature in adapter.features]
         try:
-            self.opened: wgpu.GPUDevice = adapter.request_device_sync(required_limits=limits)
+            self.opened: wgpu.GPUDevice = adapter.request_device_sync(
+                required_limits=limits, required_features=features
+            )
         except Exception as error:
             raise UserError(
                 f"--device webgpu: {self.name} cannot be opened ({one_line(error)}); end other "
                 "programs that use it, or renew its driver"
             ) from error
+        self.has_halves = HALVES in features
+        """Do its kernels read numbers of 16 bits?"""
         self.binding_limit = self.opened.limits["max-storage-buffer-binding-size"]
         self.workgroup_bytes = self.opened.limits["max-compute-workgroup-storage-size"]
         self.buffer_limit = self.opened.limits["max-buffer-size"]

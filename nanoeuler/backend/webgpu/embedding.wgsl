@@ -17,9 +17,9 @@ struct Arguments {
 }
 
 @group(0) @binding(0) var<storage, read_write> ids: array<i32>;
-@group(0) @binding(1) var<storage, read_write> table: array<f32>;
+@group(0) @binding(1) var<storage, read_write> table: array<Weight>;
 @group(0) @binding(2) var<storage, read_write> positions: array<i32>;
-@group(0) @binding(3) var<storage, read_write> position_table: array<f32>;
+@group(0) @binding(3) var<storage, read_write> position_table: array<Weight>;
 @group(0) @binding(4) var<storage, read_write> out: array<f32>;
 @group(0) @binding(5) var<storage, read_write> dout: array<f32>;
 @group(0) @binding(6) var<storage, read_write> dtable: array<f32>;
@@ -36,7 +36,7 @@ fn embed(thread: Thread) {
     let id = u32(clamp(ids[p.ids_at + n], 0, i32(p.vocabulary) - 1));
     if (id >= p.first && id < p.first + p.count) {
         let row = p.table_at + (id - p.first) * p.table_row;
-        out[p.out_at + n * p.out_row + d] = table[row + d];
+        out[p.out_at + n * p.out_row + d] = f32(table[row + d]);
     }
 }
 
@@ -50,7 +50,7 @@ fn add_positions(thread: Thread) {
     let d = i % p.columns;
     let position = u32(clamp(positions[p.positions_at + n], 0, i32(p.positions_count) - 1));
     out[p.out_at + n * p.out_row + d] +=
-        position_table[p.position_table_at + position * p.position_table_row + d];
+        f32(position_table[p.position_table_at + position * p.position_table_row + d]);
 }
 
 @compute @workgroup_size(THREADS)

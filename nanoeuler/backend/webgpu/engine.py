@@ -26,7 +26,7 @@ from nanoeuler.backend.webgpu.arrays import DeviceArray
 from nanoeuler.backend.webgpu.kernels import flat_grid
 from nanoeuler.backend.webgpu.logit_ops import LogitOps
 from nanoeuler.backend.webgpu.optimizer_ops import OptimizerOps
-from nanoeuler.backend.webgpu.products import all_in_quads
+from nanoeuler.backend.webgpu.products import is_in_quads
 
 Array = DeviceArray
 
@@ -269,7 +269,8 @@ class WebGpuBackend(LogitOps, OptimizerOps):
     ) -> None:
         _, T, H, E = heads.query.shape
         others = attention_others(kernel, E, self.device.workgroup_bytes)
-        wide = others and T >= sizes.LEAST_WIDE_ATTENTION and all_in_quads(arrays.values())
+        in_quads = all(is_in_quads(each) for each in arrays.values() if each.ndim > 3)
+        wide = others and T >= sizes.LEAST_WIDE_ATTENTION and in_quads
         file, rows = ("attention_wide", WIDE_ROWS) if wide else ("attention", attention_rows(E))
         constants = {"HEAD_SIZE": E, **({"OTHERS": others} if wide else {"ROWS": rows})}
         if kernel == "row_stats":

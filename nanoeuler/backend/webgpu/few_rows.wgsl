@@ -13,7 +13,7 @@ struct Arguments {
 }
 
 @group(0) @binding(0) var<storage, read_write> left: array<f32>;
-@group(0) @binding(1) var<storage, read_write> right: array<f32>;
+@group(0) @binding(1) var<storage, read_write> right: array<Weight>;
 @group(0) @binding(2) var<storage, read_write> add: array<f32>;
 @group(0) @binding(3) var<storage, read_write> out: array<f32>;
 @group(0) @binding(4) var<uniform> p: Arguments;
@@ -33,7 +33,7 @@ fn multiply(
     var sums = array<f32, FEW_ROWS>();
     if (n < p.columns) {
         for (var k = share; k < p.inner; k += SHARE) {
-            let weight = right[p.right_at + n * p.right_outer + k];
+            let weight = f32(right[p.right_at + n * p.right_outer + k]);
             for (var m = 0u; m < FEW_ROWS; m++) {
                 if (m < p.rows) {
                     let x = left[p.left_at + m * p.left_outer + k * p.left_inner];

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import wgpu
 
 FOLDER = Path(__file__).parent
-BINDING = re.compile(r"@binding\((\d+)\) var<[^>]*> (\w+): (array<vec2<f32>>)?")
+BINDING = re.compile(r"@binding\((\d+)\) var<[^>]*> (\w+): (array<vec2<f32>>)?(array<.*Weight>)?")
 ARGUMENTS = re.compile(r"struct Arguments \{(.*?)\}", re.DOTALL)
 FIELD = re.compile(r"(\w+): ([uif])32")
 NUMBERS = "p"
@@ -55,23 +55,33 @@ class Source:
     """Name and format of each number of `Arguments`."""
 
 
+Constants = tuple[tuple[str, int | bool], ...]
+FLOAT16 = np.dtype(np.float16)
+HALF = "HALF"
+"""The constant of a launch whose weights are float16."""
+
+
 @functools.cache
-def source(name: str, constants: tuple[tuple[str, int | bool], ...] = ()) -> Source:
+def source(name: str, constants: Constants = ()) -> Source:
     """The file `name`; `constants` are those of this launch, beside what stands in sizes.py."""
     code = (FOLDER / f"{name}.wgsl").read_text(encoding="utf-8")
+    weight = 2 if dict(constants).get(HALF) else 4
     bindings = {
-        array: (int(number), 8 if pair else 4) for number, array, pair in BINDING.findall(code)
+        array: (int(number), 8 if pair else weight if is_weight else 4)
+        for number, array, pair, is_weight in BINDING.findall(code)
     }
     (numbers,) = ARGUMENTS.findall(code)
     text = f"{prelude(constants)}\n{code}"
     return Source(text, code, bindings, FIELD.findall(numbers))
 
 
-def prelude(constants: tuple[tuple[str, int | bool], ...] = ()) -> str:
+def prelude(constants: Constants = ()) -> str:
     """What stands in front of every file."""
     common = (FOLDER / "common.wgsl").read_text(encoding="utf-8")
     known = {key: value for key, value in vars(sizes).items() if key.isupper()} | dict(constants)
-    return "\n".join([*(constant(key, value) for key, value in known.items()), common])
+    half = known.pop(HALF, False)
+    lines = ["enable f16;", "alias Weight = f16;"] if half else ["alias Weight = f32;"]
+    return "\n".join([*lines, *(constant(key, value) for key, value in known.items()), common])
 
 
 def constant(name: str, value: int | bool) -> str:
@@ -186,9 +196,14 @@ class Kernels:
     def launch(self, name: str, kernel: str, grid: Grid, /, **given: Any) -> None:
         """Launch `kernel` of the file `name`.
 
-        `given` are its arrays and numbers, and in capitals constants of this launch.
+        `given` are its arrays and numbers, and in capitals constants of this launch. Where one of
+        the arrays is float16, so are all those that the file calls weights.
         """
-        code = source(name, tuple((key, given.pop(key)) for key in [*given] if key.isupper()))
+        constants = {key: given.pop(key) for key in [*given] if key.isupper()}
+        arrays = [value for value in given.values() if isinstance(value, DeviceArray)]
+        if any(array.dtype == FLOAT16 for array in arrays):
+            constants[HALF] = True
+        code = source(name, tuple(constants.items()))
         with self.failures_told():
             pipeline, layout = self.pipeline(code, kernel)
         entries: list[dict[str, Any]] = []

@@ -20,7 +20,7 @@ struct Arguments {
 @group(0) @binding(3) var<storage, read_write> out: array<f32>;
 @group(0) @binding(4) var<storage, read_write> inverse: array<f32>;
 @group(0) @binding(5) var<storage, read_write> delta: array<f32>;
-@group(0) @binding(6) var<storage, read_write> step_bias: array<f32>;
+@group(0) @binding(6) var<storage, read_write> step_bias: array<Weight>;
 @group(0) @binding(7) var<storage, read_write> total: array<f32>;
 @group(0) @binding(8) var<storage, read_write> dout: array<f32>;
 @group(0) @binding(9) var<storage, read_write> dx: array<f32>;
@@ -57,7 +57,7 @@ fn add(
     for (var d = lane; d < p.columns; d += THREADS) {
         var step = delta[p.delta_at + row * p.delta_row + d];
         if (p.adds_bias != 0u) {
-            step += step_bias[p.step_bias_at + d];
+            step += f32(step_bias[p.step_bias_at + d]);
         }
         let from_x = x[p.x_at + row * p.x_row + d];
         total[p.total_at + row * p.total_row + d] = fma(p.step_size, step, from_x);

@@ -20,8 +20,8 @@ NO_RUN = -1.0
 
 
 class OptimizerOps(ProductOps):
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, precision: str = "fp32"):
+        super().__init__(precision)
         self.kept_rates: dict[tuple[Any, ...], Array] = {}
         self.kept_offsets: dict[tuple[int, ...], Array] = {}
 

@@ -24,9 +24,13 @@ class WebGpuParts(Backend):
 
     device: Device
 
-    def __init__(self) -> None:
+    def __init__(self, precision: str = "fp32"):
+        """`precision`: fp16, or auto on a GPU, keeps the matrices of models that are not trained in
+        float16, where the adapter reads it. All is computed in float32."""
         self.device = device()
         self.precision = "fp32"
+        halves = precision == "fp16" or (precision == "auto" and not self.device.software)
+        self.halves_weights = halves and self.device.has_halves
         self.dtype = self.activation = self.residual = FLOAT32
         self.algorithms: dict[str, str] = {}
         self.kernels = Kernels(self.device)

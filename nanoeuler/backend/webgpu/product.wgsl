@@ -17,7 +17,7 @@ struct Arguments {
 }
 
 @group(0) @binding(0) var<storage, read_write> left: array<f32>;
-@group(0) @binding(1) var<storage, read_write> right: array<f32>;
+@group(0) @binding(1) var<storage, read_write> right: array<Weight>;
 @group(0) @binding(2) var<storage, read_write> add: array<f32>;
 @group(0) @binding(3) var<storage, read_write> out: array<f32>;
 @group(0) @binding(4) var<uniform> p: Arguments;
@@ -37,7 +37,7 @@ fn left_element(base: u32, m: u32, k: u32, end: u32) -> f32 {
 
 fn right_element(base: u32, n: u32, k: u32, end: u32) -> f32 {
     if (n < p.columns && k < end) {
-        return right[base + n * p.right_outer + k * p.right_inner];
+        return f32(right[base + n * p.right_outer + k * p.right_inner]);
     }
     return 0.0;
 }

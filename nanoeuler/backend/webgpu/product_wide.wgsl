@@ -19,7 +19,7 @@ struct Arguments {
 }
 
 @group(0) @binding(0) var<storage, read_write> left: array<vec4<f32>>;
-@group(0) @binding(1) var<storage, read_write> right: array<vec4<f32>>;
+@group(0) @binding(1) var<storage, read_write> right: array<vec4<Weight>>;
 @group(0) @binding(2) var<storage, read_write> add: array<vec4<f32>>;
 @group(0) @binding(3) var<storage, read_write> out: array<vec4<f32>>;
 @group(0) @binding(4) var<uniform> p: Arguments;
@@ -53,7 +53,7 @@ fn read_left(row: u32, k: u32, end: u32) -> vec4<f32> {
 
 fn read_right(row: u32, k: u32, end: u32) -> vec4<f32> {
     if (row < p.columns && k < end) {
-        return right[(p.right_at + row * p.right_outer + k * p.right_inner) / 4u];
+        return vec4<f32>(right[(p.right_at + row * p.right_outer + k * p.right_inner) / 4u]);
     }
     return vec4<f32>();
 }

@@ -3,7 +3,6 @@ product_wide.wgsl and few_rows.wgsl.
 """
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 from nanoeuler.backend.webgpu import sizes
@@ -36,7 +35,9 @@ class ProductOps(WebGpuParts):
             self.multiply_in_parts(left_MK, right_NK, out_MN, scale, add_MN, add_scale)
             return
         if M <= sizes.FEW_ROWS and not batch and is_along(right_NK):
-            self.launch_product("few_rows", left_MK, right_NK, out_MN, scale, add_MN, add_scale)
+            quads = is_in_quads(left_MK) and is_in_quads(right_NK)
+            kernel = "few_rows_wide" if quads else "few_rows"
+            self.launch_product(kernel, left_MK, right_NK, out_MN, scale, add_MN, add_scale)
             return
         wide = not batch and min(M, N) >= sizes.LEAST_WIDE and in_quads(left_MK, right_NK, out_MN)
         wide = wide and (add_MN is None or in_quads(left_MK, right_NK, add_MN))
@@ -72,17 +73,18 @@ class ProductOps(WebGpuParts):
         N, count = right_NK.shape[-2], math.prod(out.shape[:-2])
         parts = 1 if batch else count
         inner = K if parts == 1 else -(-K // parts // QUAD) * QUAD
-        numbers = {"rows": M, "columns": N, "inner": inner, "scale": scale}
+        numbers = {"columns": N, "inner": inner, "scale": scale}
         numbers["add_scale"] = 0.0 if add is None else add_scale
         arrays = {"left": left_MK, "right": right_NK, "out": out}
         arrays["add"] = out if add is None else add
-        if kernel == "few_rows":
+        if kernel.startswith("few_rows"):
             grid = flat_grid(-(-N // sizes.FEW_ROWS_COLUMNS))
-            self.launch(kernel, "multiply", grid, **arrays, **numbers)
+            rows = {"ROWS" if kernel == "few_rows_wide" else "rows": M}
+            self.launch(kernel, "multiply", grid, **arrays, **numbers, **rows)
             return
         grid = *grid_of(kernel, M, N), count
         along = {"LEFT_INNER": is_along(left_MK), "RIGHT_INNER": is_along(right_NK)}
-        self.launch(kernel, "multiply", grid, **arrays, **numbers, **along, whole_inner=K)
+        self.launch(kernel, "multiply", grid, **arrays, **numbers, **along, rows=M, whole_inner=K)
 
     def multiply_in_parts(
         self,
@@ -143,24 +145,18 @@ def is_along(matrix: Array) -> bool:
     return matrix.strides[-1] == matrix.itemsize
 
 
-def all_in_quads(arrays: Iterable[Array]) -> bool:
-    """Can all float32 rows of them be read in quads of neighbours? Other types are not asked."""
-    return all(
-        is_along(each)
-        and each.offset % (QUAD * each.itemsize) == 0
-        and all(stride % (QUAD * each.itemsize) == 0 for stride in each.strides[:-1])
-        for each in arrays
-        if each.ndim > 3
+def is_in_quads(array: Array) -> bool:
+    """Can its rows be read and written in quads of neighbours in memory?"""
+    quad = QUAD * array.itemsize
+    return (
+        is_along(array)
+        and array.shape[-1] % QUAD == 0
+        and array.offset % quad == 0
+        and all(stride % quad == 0 for stride in array.strides[:-1])
     )
 
 
 def in_quads(left_MK: Array, right_NK: Array, out_MN: Array) -> bool:
-    """Can all be read and written in quads of neighbours in memory?"""
+    """The same of the operands of a product, whose rows or columns are so."""
     matrices = [each if is_along(each) else each.T for each in (left_MK, right_NK)] + [out_MN]
-    return all(
-        is_along(each)
-        and each.offset % (QUAD * each.itemsize) == 0
-        and each.strides[0] % (QUAD * each.itemsize) == 0
-        and each.shape[1] % QUAD == 0
-        for each in matrices
-    )
+    return all(map(is_in_quads, matrices))

@@ -82,7 +82,8 @@ def test_an_op_agrees_with_the_specification(engine, name):
 SMALL = {
     "product": partial(engine_ops.check_linear, N=9, D=40, columns=24),
     "product_wide": partial(engine_ops.check_linear, N=68, D=68, columns=600),
-    "few_rows": partial(engine_ops.check_linear, N=8, D=40, columns=12),
+    "few_rows": partial(engine_ops.check_linear, N=8, D=41, columns=12),
+    "few_rows_wide": partial(engine_ops.check_linear, N=8, D=40, columns=12),
     "rms_norm": partial(engine_ops.check_norm, "rms_norm", N=9, D=24),
     "layer_norm": partial(engine_ops.check_norm, "layer_norm", N=9, D=24),
     "embedding": partial(engine_ops.check_embedding, N=30, D=16, V=8),
@@ -100,6 +101,7 @@ MISTAKES = [
     ("sum_parts", "part < p.parts", "part + 1u < p.parts", "product_wide"),
     ("product", "k < end; k += STEP", "k + STEP < end; k += STEP", "product"),
     ("few_rows", "k < p.inner; k += SHARE", "k + 1u < p.inner; k += SHARE", "few_rows"),
+    ("few_rows_wide", "half > 0u; half /= 2u", "half > 1u; half /= 2u", "few_rows_wide"),
     ("norm", " + p.epsilon)", ")", "rms_norm"),
     ("norm", "gradient - gradient_mean", "gradient", "layer_norm"),
     ("columns", "p.accumulate != 0u", "p.accumulate == 2u", "rms_norm"),

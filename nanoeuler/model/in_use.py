@@ -1,0 +1,35 @@
+"""Models that are used and not trained, whose matrices an engine may keep in float16."""
+
+import numpy as np
+
+from nanoeuler.backend.ops import Backend
+from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.flat import FlatBuffer
+from nanoeuler.model.quantized import QuantizedBuffer
+from nanoeuler.model.transformer import Transformer
+
+FLOAT16 = np.dtype(np.float16)
+
+
+def model_in_use(
+    config: ModelConfig, parameters: np.ndarray, backend: Backend, *, byte_cache: bool = False
+) -> Transformer:
+    """A model of flat float32 parameters on the host.
+
+    An engine that `halves_weights` gets its matrices in float16, unless one of their numbers is
+    larger than those, and the weights of norms in float32. `byte_cache`: see `CachePool`.
+    """
+    norms, dtype = None, None
+    fits = backend.halves_weights and np.abs(parameters).max() <= np.finfo(FLOAT16).max
+    if fits and config.lora is None:
+        views, dtype = FlatBuffer(config, parameters), FLOAT16
+        vectors = (tensor.name for tensor in views.table if len(tensor.shape) == 1)
+        norms = {name: backend.from_host(views[name]) for name in vectors}
+    weights = backend.from_host(parameters, dtype)
+    return Transformer(config, weights, backend, norms=norms, byte_cache=byte_cache)
+
+
+def is_halved(model: Transformer) -> bool:
+    """Are its matrices float16?"""
+    given = model.parameters
+    return not isinstance(given, QuantizedBuffer) and bool(given.dtype == FLOAT16)
