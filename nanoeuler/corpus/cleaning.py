@@ -4,6 +4,7 @@ Held-out text is read first, because training documents are compared with it. Th
 document is read once, and its words are hashed for both searches.
 """
 
+import contextlib
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ from nanoeuler.corpus.contamination import (
     Quotations,
     Runs,
     hash_runs,
-    read_evaluation_set,
+    runs_of_evaluation_set,
 )
 from nanoeuler.corpus.document_sources import OWN_TEXT, Reader
 from nanoeuler.corpus.near_duplicates import HASHES, find_near_copies, sign_documents
@@ -107,41 +108,42 @@ def look_at_held_out(
             counts += np.maximum(0, np.diff(borders)[:, None] - [GRAM - 1, PART - 1])
         first = part.rows.start
         stretches = stretches + np.array([first, 0, 0])
-        return LookedAt(part.rows, first + wanted, signatures, stretches, documents, counts, runs)
+        return LookedAt(
+            part.rows, first + wanted, signatures, stretches, first + documents, counts, *runs
+        )
 
-    looked_at = []
     total = int(found.sizes.sum())
     inside = Path(tempfile.mkdtemp(dir=folder))
+    pieces = []  # held out of each part
     with (
         log.Progress(f"hold out {found.source.name}", total, "MB", 1e-6) as progress,
-        open(inside / "all grams", "wb") as grams,
-        open(inside / "all parts", "wb") as parts,
+        contextlib.ExitStack() as stack,
     ):
+        columns = LookedAt._fields[1:]
+        files = [stack.enter_context(open(inside / f"{name}-all", "wb")) for name in columns]
         for one in ordered_map(work, found.parts(), threads):
-            grams.write(one.runs.grams.data)
-            parts.write(one.runs.parts.data)
-            looked_at.append(one._replace(runs=NO_RUNS))
+            for file, column in zip(files, one[1:], strict=True):
+                file.write(np.ascontiguousarray(column).data)
+            pieces.append(len(one.documents))
             progress.update(int(found.sizes[one.rows].sum()))
-    rows, signatures, found.stretches = (
-        np.concatenate([nothing, *column])
-        for nothing, column in zip(
-            (NO_ROWS, NO_SIGNATURES, NO_STRETCHES),
-            list(zip(*looked_at, strict=True))[1:4] or [()] * 3,
-            strict=True,
-        )
-    )
+    rows = map_file(inside / "wanted-all", np.int64)
+    signatures = map_file(inside / "signatures-all", np.uint8).reshape(-1, HASHES)
+    found.stretches = np.array(map_file(inside / "stretches-all", np.int64).reshape(-1, 3))
+    documents = map_file(inside / "documents-all", np.int64)
+    counts = map_file(inside / "counts-all", np.int64).reshape(-1, len(Runs._fields))
     if near:
         copies = find_near_copies(signatures, threshold, threads, inside)
-        found.fates[rows[copies]] = NEAR_COPY
+        for some in blocks(rows, copies):
+            found.fates[rows[some][copies[some]]] = NEAR_COPY
     for kind, name in enumerate(Runs._fields):
-        of_all, stop = map_file(inside / f"all {name}", np.uint64), 0
+        of_all, stop, last = map_file(inside / f"{name}-all", np.uint64), 0, 0
         with open(inside / name, "wb") as file:
-            for one in looked_at:
-                kept = found.fates[one.rows][one.documents] != NEAR_COPY
-                counts = one.counts[:, kind]
-                start, stop = stop, stop + int(counts.sum())
-                file.write(of_all[start:stop][np.repeat(kept, counts)].data)
-        (inside / f"all {name}").unlink()
+            for count in pieces:
+                some, last = slice(last, last + count), last + count
+                kept = found.fates[documents[some]] != NEAR_COPY
+                start, stop = stop, stop + int(counts[some, kind].sum())
+                file.write(of_all[start:stop][np.repeat(kept, counts[some, kind])].data)
+        (inside / f"{name}-all").unlink()
     runs = Runs(*(map_file(inside / name, np.uint64) for name in Runs._fields))
     # where stretches are held out, all documents have been compared
     return HeldOut(runs, signatures if near and not found.parted else None)
@@ -154,9 +156,10 @@ class LookedAt(NamedTuple):
     wanted: np.ndarray  # int64: the rows of the documents that were read
     signatures: np.ndarray  # theirs
     stretches: np.ndarray  # as in a survey
-    documents: np.ndarray  # int64: that of each held-out piece, counted from the part's first
+    documents: np.ndarray  # int64: the row of each held-out piece's document
     counts: np.ndarray  # int64 (held-out pieces, 2): their runs of both kinds
-    runs: Runs  # of all of them
+    grams: np.ndarray  # all of these runs (`Runs`)
+    parts: np.ndarray
 
 
 def stretches_of(batch: Batch, documents: np.ndarray, share: float) -> np.ndarray:
@@ -327,7 +330,7 @@ def look_at(
     held_out = [each.runs for each in known]
     require_held_out(surveys)
     tests = [
-        (test, hash_runs(*hash_words(read_evaluation_set(path))))
+        (test, runs_of_evaluation_set(path, folder))
         for test, path in cleaning.evaluation_sets.items()
         if checked
     ]
@@ -345,5 +348,6 @@ def look_at(
             for other, runs in zip(surveys, held_out, strict=True)
             if other is not found and not (is_own and other.source.kind == OWN_TEXT)
         ]
-        others.append(Measured([(HELD_OUT_TEXT, NO_RUNS), *of_others, *tests], folder))
+        sets = [(HELD_OUT_TEXT, NO_RUNS), *of_others, *tests]
+        others.append(Measured(sets, folder, measured.part_filter))  # a single filter in memory
     return Findings(surveys, [each.signatures for each in known], measured, others)

@@ -12,21 +12,25 @@ Not every run of a training document is searched for. Among the parts of `PART` 
 every `STRIDE`th word of a document, each run of `GRAM` words holds one. Only around parts that the
 measured texts have, too, are the runs searched for.
 
-Memory for each run of words in the measured texts: 2 to 4 bytes, for the filter. On disk lie 48
-bytes while they are sorted, then 15 to 17, at most 17 for each of the first `FREQUENT` documents
-that quote it, and a byte for each document.
+Memory for each run of words in the measured texts: 2 to 4 bytes, for the filter, but at most
+`MOST_CELLS` · 8 of all. In a fuller filter more parts are found that no text has, so that more runs
+are searched for on disk, and the result stays. On disk lie 48 bytes of each run while they are
+sorted, then 15 to 17, at most 17 for each of the first `FREQUENT` documents that quote it, and a
+byte for each document.
 """
 
+import contextlib
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from nanoeuler.corpus import batches
 from nanoeuler.corpus.batches import Batch
-from nanoeuler.corpus.word_hashes import finalise
+from nanoeuler.corpus.word_hashes import finalise, hash_words
 from nanoeuler.errors import UserError
 from nanoeuler.storage.spilled import (
     BLOCK,
@@ -45,9 +49,10 @@ STRIDE = 8  # words between the starts of two parts of a training document that 
 PART = GRAM - STRIDE + 1  # words of a part: `STRIDE` parts, one word apart, span `GRAM` words
 ROLL = np.uint64(0xD6E8FEB86659FD93)
 NONE, ONLY_FREQUENT = 255, 254  # instead of a set that a document quotes
+MOST_SETS = ONLY_FREQUENT
 QUOTATION = np.dtype([("document", "<i8"), ("run", "<i8"), ("owner", "u1")])
-MOST_RUNS = 2**32 - 1  # of words in measured texts: some 25 GB of text
 KEYS_OF_A_CELL = 4  # at most, on average: hashes that share 64 bits of the filter
+MOST_CELLS = 1 << 29  # of the filter: 4.3 GB, which more than some 13 GB of text share
 
 
 class Runs(NamedTuple):
@@ -71,17 +76,30 @@ class Measured:
     part_filter: np.ndarray  # of `bloom_filter`
     grams: np.ndarray  # uint64, sorted
     owners: np.ndarray  # uint8: indices into `names`
-    starts: np.ndarray  # uint32: see `index_of`
+    starts: np.ndarray  # uint64: see `index_of`
 
-    def __init__(self, sets: Sequence[tuple[str, Runs]], folder: Path):
+    def __init__(
+        self,
+        sets: Sequence[tuple[str, Runs]],
+        folder: Path,
+        part_filter: np.ndarray | None = None,
+    ):
+        """Sort the runs of some sets; `part_filter` is given if it has their parts already."""
         self.names = list(dict.fromkeys(name for name, _ in sets))
-        assert len(self.names) < ONLY_FREQUENT
+        if len(self.names) > MOST_SETS:
+            raise UserError(
+                f"evaluate: {len(self.names)} tasks and files of questions are more than "
+                f"{MOST_SETS}, which corpus.decontaminate can tell apart; take some out"
+            )
         inside = Path(tempfile.mkdtemp(dir=folder))
-        self.part_filter = bloom_filter(sum(len(runs.parts) for _, runs in sets))
-        found = SortedRuns(inside / "sorted", bits=64)
+        if part_filter is None:
+            part_filter = bloom_filter(sum(len(runs.parts) for _, runs in sets))
+            for _, runs in sets:
+                for rows in blocks(runs.parts):
+                    add_to_filter(part_filter, np.asarray(runs.parts[rows]))
+        self.part_filter = part_filter
+        found = SortedRuns(inside / "sorted", bits=64, reduce=first_owners)
         for name, runs in sets:
-            for rows in blocks(runs.parts):
-                add_to_filter(self.part_filter, np.asarray(runs.parts[rows]))
             for rows in blocks(runs.grams):
                 records = np.zeros((rows.stop - rows.start, COLUMNS), np.uint64)
                 records[:, 0] = runs.grams[rows]
@@ -91,19 +109,13 @@ class Measured:
         with open(inside / "grams", "wb") as grams, open(inside / "owners", "wb") as owners:
             for part in found.parts():
                 records = found.read(part)
-                first = np.flatnonzero(np.diff(records[:, 0], prepend=~records[:1, 0]))
-                grams.write(records[first, 0].data)
-                owners.write(np.minimum.reduceat(records[:, 1], first).astype(np.uint8).data)
-        found.path.unlink()
+                grams.write(records[:, 0].tobytes())
+                owners.write(records[:, 1].astype(np.uint8).data)
+        found.remove()
         self.grams = map_file(inside / "grams", np.uint64)
         self.owners = map_file(inside / "owners", np.uint8)
-        if len(self.grams) > MOST_RUNS:
-            raise UserError(
-                f"corpus.validation_share: held-out text and evaluation sets have "
-                f"{len(self.grams):,} runs of words, more than {MOST_RUNS:,}; hold less out"
-            )
-        bits = max(1, len(self.grams).bit_length() - 1)
-        self.starts = disk_array(inside / "starts", 1 << bits, np.uint32)
+        bits = max(1, len(self.grams).bit_length() - 2)
+        self.starts = disk_array(inside / "starts", 1 << bits, np.uint64)
         for rows in blocks(self.starts):
             prefixes = np.arange(rows.start, rows.stop, dtype=np.uint64)
             self.starts[rows] = np.searchsorted(self.grams, prefixes << np.uint64(64 - bits))
@@ -180,16 +192,21 @@ class Quotations:
         return self.first
 
 
-def read_evaluation_set(path: Path) -> Batch:
-    """Read the items of a file of JSON lines as documents.
+def read_evaluation_set(path: Path) -> Iterator[Batch]:
+    """Read the items of a file of JSON lines as documents, in batches.
 
     The texts of an item (a question, its input, its answer) are joined in their order.
     """
-    documents = []
+    documents: list[bytes] = []
+    size = 0
     try:
         with open(path, encoding="utf-8") as file:
             for line in file:
                 documents.append("\n".join(texts_in(json.loads(line))).encode("utf-8", "replace"))
+                size += len(documents[-1])
+                if size >= batches.SIZE:
+                    yield Batch.of(documents)
+                    documents, size = [], 0
     except OSError as error:
         raise UserError(
             f"{path}: cannot be read ({error.strerror}); fetch it first: "
@@ -199,7 +216,7 @@ def read_evaluation_set(path: Path) -> Batch:
         raise UserError(
             f"{path}: not JSON lines ({error}); delete it and fetch it again"
         ) from error
-    return Batch.of(documents)
+    yield Batch.of(documents)
 
 
 def texts_in(value: object) -> list[str]:
@@ -213,6 +230,26 @@ def texts_in(value: object) -> list[str]:
 def hash_runs(hashes: np.ndarray, borders: np.ndarray) -> Runs:
     """Hash all runs of words within documents whose words are hashes[borders[i]:borders[i + 1]]."""
     return Runs(*(runs_of(hashes, borders, words) for words in (GRAM, PART)))
+
+
+def runs_of_evaluation_set(path: Path, folder: Path) -> Runs:
+    """Hash the runs of words in a file of JSON lines into files of `folder`."""
+    inside = Path(tempfile.mkdtemp(dir=folder))
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(open(inside / name, "wb")) for name in Runs._fields]
+        for batch in read_evaluation_set(path):
+            for file, column in zip(files, hash_runs(*hash_words(batch)), strict=True):
+                file.write(column.data)
+    return Runs(*(map_file(inside / name, np.uint64) for name in Runs._fields))
+
+
+def first_owners(records: np.ndarray) -> np.ndarray:
+    """Keep one of the records of each run of words, with the first of its owners."""
+    first = np.flatnonzero(np.diff(records[:, 0], prepend=~records[:1, 0]))
+    owners = np.minimum.reduceat(records[:, 1], first) if len(first) else records[:0, 1]
+    records = records[first]
+    records[:, 1] = owners
+    return records
 
 
 @compiled()
@@ -249,7 +286,7 @@ def bits_of(value):
 def bloom_filter(values: int) -> np.ndarray:
     """Return the cells of an empty filter for so many hashes."""
     size = 1
-    while size * KEYS_OF_A_CELL <= values:
+    while size * KEYS_OF_A_CELL <= values and size < MOST_CELLS:
         size *= 2
     return np.zeros(size, np.uint64)
 
@@ -267,12 +304,12 @@ def may_have(cells, value):
 
 
 @compiled()
-def index_of(gram, grams, starts):
+def index_of(gram, grams, starts, lower):
     """Return the index of a hash in the sorted `grams`, or -1.
 
-    starts[i] is the index of the first hash whose upper bits are i or more.
+    starts[i] is the index of the first hash whose upper bits, without the `lower`, are i or more.
     """
-    index = np.int64(starts[np.int64(gram >> np.uint64(32)) * len(starts) >> 32])
+    index = np.int64(starts[gram >> lower])
     while index < len(grams) and grams[index] < gram:
         index += 1
     return index if index < len(grams) and grams[index] == gram else -1
@@ -286,6 +323,9 @@ def find_grams(hashes, borders, grams, starts, part_filter, found):
     filter has that part, the adjacent parts are looked up, too. Only where the filter has all parts
     of a run is the run itself looked up. Returns the number of runs found.
     """
+    lower = np.uint64(64)
+    while len(starts) >> (np.uint64(64) - lower) > 1:
+        lower -= np.uint64(1)
     count = 0
     for document in range(len(borders) - 1):
         begin, last = borders[document], borders[document + 1] - PART
@@ -302,7 +342,7 @@ def find_grams(hashes, borders, grams, starts, part_filter, found):
             ):
                 right += 1
             for first in range(left, right - STRIDE + 2):
-                index = index_of(hash_of_run(hashes, first, GRAM), grams, starts)
+                index = index_of(hash_of_run(hashes, first, GRAM), grams, starts, lower)
                 if index >= 0:
                     found[count] = document * len(grams) + index
                     count += 1

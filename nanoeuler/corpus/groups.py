@@ -113,7 +113,7 @@ def choose(corpus: Path, sources: Sequence[Reader], cleaning: Cleaning, threads:
                 surveys.append(survey_of(source, load(held_out / f"source-{number}.npz")))
                 examined.append(load_examined(held_out / f"examined-{number}.npz", 0))
             file = held_out / f"signed-{number}.npy"
-            signed.append(np.load(file) if file.exists() else None)
+            signed.append(np.load(file, mmap_mode="r") if file.exists() else None)
         found = Findings(surveys, signed, measured, [measured] * len(sources))
         told, ignored = found.decide(examined, cleaning.threshold, threads, spilled)
         for split in SPLITS:

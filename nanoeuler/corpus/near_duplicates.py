@@ -5,9 +5,9 @@ whole band are compared; they are duplicates if their signatures agree in enough
 is only compared with earlier ones that are kept. So each dropped document has a similar one among
 the kept, and a chain of small changes cannot drop a document that is unlike all of them.
 
-Memory does not grow with the documents: all is sorted on disk (spilled.py). That takes 24 bytes of
-each document for each of the bands, which are 16 at a threshold of 0.8, and 24 for each similar
-pair in a band.
+Memory does not grow with the documents, nor with those that are alike: all is sorted on disk
+(spilled.py). That takes 24 bytes of each document for each of the bands, which are 16 at a
+threshold of 0.8, and 24 for each similar pair in a band.
 
 The shingles of a document are all its runs of `SHINGLE` words. The similarity of two documents is
 the Jaccard index of their sets of shingles: the size of the intersection over that of the union.
@@ -126,20 +126,30 @@ def find_copies(identities: np.ndarray, before: np.ndarray, folder: Path) -> np.
     An identity is a hash (uint64) of the text. Documents for which `before` is not 0 come before
     all others. The identities are sorted in `folder`.
     """
-    runs = SortedRuns(folder / "sorted", 64)
+    copies = disk_array(folder / "copies", len(identities), bool)
+
+    def mark_repeats(records: np.ndarray) -> np.ndarray:
+        """Keep the first document of each identity."""
+        repeats = np.append(False, np.diff(records[:, 0]) == 0)
+        if not repeats.any():
+            return records
+        among = repeats | np.append(repeats[1:], False)
+        equal = records[among]
+        identity, document, later = equal.T
+        records[among] = equal[np.lexsort((document, later, identity))]
+        copies[records[repeats, 1]] = True
+        return records[~repeats]
+
+    runs = SortedRuns(folder / "sorted", 64, reduce=mark_repeats)
     for rows in blocks(identities, before):
         documents = np.arange(rows.start, rows.stop, dtype=np.uint64)
         runs.add(
             np.stack([identities[rows], documents, (before[rows] == 0).astype(np.uint64)], axis=1)
         )
     runs.finish()
-    copies = disk_array(folder / "copies", len(identities), bool)
     for part in runs.parts():
-        identity, document, later = runs.read(part).T
-        order = np.lexsort((document, later, identity))
-        repeats = np.append(False, np.diff(identity[order]) == 0)
-        copies[document[order[repeats]]] = True
-    runs.path.unlink()
+        runs.read(part)
+    runs.remove()
     return copies
 
 
@@ -168,6 +178,7 @@ def find_near_copies(
     slot_bits = size.bit_length() - 1
     of_bands = [SortedRuns(folder / f"band-{i}", slot_bits + bits, bits) for i in range(bands)]
     links, numbers = SortedRuns(folder / "links", bits), itertools.count()
+    parted: dict[tuple[SortedRuns, int], int] = {}  # numbers of slots that are read in parts
 
     def fill_band(band: int) -> None:
         records = np.empty((len(documents), COLUMNS), np.uint64)
@@ -181,6 +192,10 @@ def find_near_copies(
         records = band.read(part)
         slots = records[:, 0] >> np.uint64(bits)
         records[:, 0] &= np.uint64((1 << bits) - 1)
+        if any(key % (1 << bits) for key in part):  # it is of one slot, which has other parts, too
+            records[:, 1:] = parted.setdefault((band, part[0] >> bits), next(numbers)), LONG
+            links.add(records)
+            return
         starts = np.flatnonzero(np.diff(slots, prepend=~slots[:1]))
         sizes = np.diff(starts, append=len(slots))
         for long in np.flatnonzero(sizes > LONGEST_WALK + 1):
@@ -207,7 +222,7 @@ def find_near_copies(
             list(pool.map(fill_band, range(bands)))
     for band in of_bands:
         list(ordered_map(partial(link, band), band.parts(), threads))
-        band.path.unlink(missing_ok=True)
+        band.remove()
     links.finish()
     near = disk_array(folder / "near", len(signatures), bool)
     long = next(numbers)

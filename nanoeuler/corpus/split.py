@@ -66,26 +66,30 @@ def last_held_out_position(positions: np.ndarray, sizes: np.ndarray, share: floa
 
     `positions` (uint64) and `sizes` (int64, bytes) are those of the documents. The held-out keys
     are the lowest that together have at most `share` of the bytes: at least one, at least two of
-    `MANY` or more, never all. Of arrays on disk, memory holds about the held-out part.
+    `MANY` or more, never all. Of arrays on disk, memory holds those of a few buckets.
     """
     bytes_of = np.zeros(1 << BUCKET_BITS)  # of the documents whose positions have the same top bits
     for rows in blocks(positions, sizes):
         bytes_of += np.bincount(bucket_of(positions[rows]), sizes[rows], len(bytes_of))
     allowed = share * bytes_of.sum()
-    # all documents up to the bucket where the share is passed, and those of `MANY` keys
-    edge = int(np.searchsorted(np.cumsum(bytes_of), allowed, side="right"))
-    edge = max(edge, *np.flatnonzero(bytes_of)[:MANY].tolist(), 0)
-    if len(np.flatnonzero(bytes_of)) < MANY:
-        edge = len(bytes_of)
-    lowest = [
-        rows.start + np.flatnonzero(bucket_of(positions[rows]) <= edge)
+    used = np.flatnonzero(bytes_of)
+    looked_at = np.full(len(bytes_of), len(used) < MANY)
+    if len(used) >= MANY:
+        # the buckets of the keys that are held out at least, that where the share is passed, and
+        # the one before
+        edge = np.searchsorted(np.cumsum(bytes_of), allowed, side="right")
+        looked_at[[*used[:MANY], *used[used < edge][-1:], edge]] = True
+    others = np.cumsum(np.where(looked_at, 0, bytes_of))
+    found = [
+        rows.start + np.flatnonzero(looked_at[bucket_of(positions[rows])])
         for rows in blocks(positions)
     ]
-    chosen = np.concatenate([np.zeros(0, np.int64), *lowest])
+    chosen = np.concatenate([np.zeros(0, np.int64), *found])
     keys, key_of = np.unique(positions[chosen], return_inverse=True)
     if len(keys) < 2:
         return None
-    held_out = np.cumsum(np.bincount(key_of, sizes[chosen]))  # bytes of the lowest 1, 2, … keys
+    # bytes of the lowest 1, 2, … keys
+    held_out = np.cumsum(np.bincount(key_of, sizes[chosen])) + others[bucket_of(keys)]
     count = int(np.searchsorted(held_out, allowed, side="right"))
     return int(keys[max(least_held_out(len(keys)), min(count, len(keys) - 1)) - 1])
 
@@ -99,10 +103,13 @@ def last_of_own_text(positions: np.ndarray, sizes: np.ndarray, share: float) -> 
     last = last_held_out_position(positions, sizes, share)
     if last is None:
         return None
-    whole = sizes[positions <= np.uint64(last)].sum()
-    parts = bytes_of_stretches(sizes, share).sum()
+    whole = parts = total = 0.0
+    for rows in blocks(positions, sizes):
+        whole += float(sizes[rows][positions[rows] <= np.uint64(last)].sum())
+        parts += float(bytes_of_stretches(sizes[rows], share).sum())
+        total += float(sizes[rows].sum())
     # of a novel and a note of five bytes, the note would be all
-    too_little = whole < share * sizes.sum() / 2
+    too_little = whole < share * total / 2
     return None if parts and (parts < whole or too_little) else last
 
 

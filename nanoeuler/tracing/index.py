@@ -23,6 +23,7 @@ from nanoeuler.errors import UserError
 from nanoeuler.storage.files import sha256_file, write_json
 from nanoeuler.storage.folders import atomic_folder, require_ours
 from nanoeuler.storage.integrity import Origin, check_file, read_sealed, seal
+from nanoeuler.storage.spilled import blocks, map_file
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.corpus_text import map_in_order
 from nanoeuler.tokenizer.shards import MANIFEST, TokenSequence, TokenStore
@@ -165,11 +166,13 @@ def build_index(
         for split in store.manifest["splits"]:
             splits[split] = {}
             for source in store.sources(split):
-                stem, starts = f"{split}-{source}", document_starts(store, split, source, end_id)
-                found = splits[split][source] = {
-                    "starts": write(folder / f"{stem}.starts", starts.astype("<u8")),
-                    "parts": [],
-                }
+                stem = f"{split}-{source}"
+                path = folder / f"{stem}.starts"
+                with open(path, "wb") as file:
+                    for some in document_starts(store, split, source, end_id):
+                        file.write(some.data)
+                starts = map_file(path, "<u8")
+                found = splits[split][source] = {"starts": entry_of(path, len(starts)), "parts": []}
                 length = store.manifest["splits"][split][source]["tokens"]
                 for number, (first, stop) in enumerate(cut(starts, length, size)):
                     path = folder / f"{stem}-{number:03d}"
@@ -186,25 +189,28 @@ def build_index(
     log.line("index", tokens=total, parts=len(jobs), output=output)
 
 
-def document_starts(store: TokenStore, split: str, source: str, end_id: int) -> np.ndarray:
-    """Where each document of a source begins, with its `</s>`: int64 (documents,)."""
-    found, before = [], 0
+def document_starts(
+    store: TokenStore, split: str, source: str, end_id: int
+) -> Iterator[np.ndarray]:
+    """Yield where the documents of a source begin, with their `</s>`: uint64, some at a time."""
+    before = 0
     for shard in store.manifest["splits"][split][source]["shards"]:
-        tokens = store.map_shard(shard)  # one at a time: what is mapped counts as memory
-        found.append(before + np.flatnonzero(tokens == end_id))
+        tokens = store.map_shard(shard)
+        for rows in blocks(tokens):
+            found = before + rows.start + np.flatnonzero(tokens[rows] == end_id)
+            yield found.astype("<u8")
         before += len(tokens)
-    return np.concatenate(found)
 
 
 def cut(starts: np.ndarray, total: int, size: int) -> Iterator[tuple[int, int]]:
     """First token and end of parts of whole documents, of at most `size` tokens or one document."""
-    borders = np.append(starts, total)
     first = 0
     while first < total:
-        last = int(np.searchsorted(borders, first + size, side="right")) - 1
-        stop = int(borders[last])
+        after = int(np.searchsorted(starts, np.uint64(first), side="right"))
+        last = int(np.searchsorted(starts, np.uint64(first + size), side="right"))
+        stop = total if total <= first + size else int(starts[last - 1])
         if stop <= first:
-            stop = int(borders[last + 1])
+            stop = int(starts[after]) if after < len(starts) else total
         yield first, stop
         first = stop
 
@@ -224,4 +230,8 @@ def sort_part(
 
 def write(path: Path, array: np.ndarray) -> dict[str, Any]:
     array.tofile(path)
-    return {"file": path.name, "length": len(array), "sha256": sha256_file(path)}
+    return entry_of(path, len(array))
+
+
+def entry_of(path: Path, length: int) -> dict[str, Any]:
+    return {"file": path.name, "length": length, "sha256": sha256_file(path)}

@@ -116,7 +116,9 @@ def leave_out(run: Path, names: Sequence[str]) -> LeftOut:
         found[origin] = rows
     places, chosen, offset = [], [], 0
     for source, entry in store.manifest["splits"]["train"].items():
-        starts = document_starts(store, "train", source, tokenizer.end_id)
+        starts = np.concatenate(
+            [*document_starts(store, "train", source, tokenizer.end_id)]
+        ).astype(np.int64)
         places.append(offset + np.stack([starts, np.append(starts[1:], entry["tokens"])], axis=1))
         rows = [row for origin, rows in found.items() if origin.source == source for row in rows]
         chosen.append(np.isin(np.arange(len(starts)), rows))

@@ -6,6 +6,7 @@ from typing import Any
 
 from nanoeuler.config.settings import Slurm
 from nanoeuler.config.stages import BY_NAME
+from nanoeuler.corpus.contamination import MOST_CELLS
 from nanoeuler.corpus.sources.registry import NAMED, STEPS
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.training.optimizer.adamw import AdamW
@@ -22,8 +23,8 @@ TEXT_MEGABYTES = {
 MERGE_MEGABYTES = 2500
 """Memory of a job that compares all documents, of however many (near_duplicates.py, survey.py)."""
 HELD_OUT_MEMORY = 1
-"""Bytes of memory for each byte of held-out text: the filter of its runs of words, and signatures
-(contamination.py). Measured: 0.8."""
+"""Bytes of memory for each byte of held-out text, up to `MOST_CELLS`: the filter of its runs of
+words (contamination.py)."""
 
 
 def asked(config: Mapping[str, Any], cluster: Sequence[Node] | None, rule: str) -> dict[str, Any]:
@@ -62,10 +63,14 @@ def training_megabytes(config: Mapping[str, Any], gpus: int = 1) -> int:
 
 
 def cleaning_megabytes(config: Mapping[str, Any]) -> int:
-    """Memory that a job asks for which compares all documents: the share held out decides."""
+    """Memory that a job asks for which compares all documents: the share held out decides.
+
+    It is at most 6,596, at any size.
+    """
     taken = sum(source.most_bytes(config) * len(source.items(config)) for source in NAMED)
     held_out = config["corpus"]["validation_share"] * taken
-    return MERGE_MEGABYTES + int(HELD_OUT_MEMORY * held_out) // 2**20
+    of_filter = min(int(HELD_OUT_MEMORY * held_out), 8 * MOST_CELLS)
+    return MERGE_MEGABYTES + of_filter // 2**20
 
 
 def cluster_resources(

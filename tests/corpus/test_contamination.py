@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nanoeuler.corpus import batches, contamination
 from nanoeuler.corpus.batches import Batch
 from nanoeuler.corpus.contamination import (
     FREQUENT,
@@ -20,6 +21,7 @@ from nanoeuler.corpus.contamination import (
     Runs,
     hash_runs,
     read_evaluation_set,
+    runs_of_evaluation_set,
 )
 from nanoeuler.corpus.word_hashes import hash_words
 from nanoeuler.errors import UserError
@@ -182,7 +184,7 @@ def test_an_evaluation_set_is_read_item_by_item(tmp_path):
         {"ctx": "x", "endings": ["y z", "w"], "label": 3},
     ]
     path.write_text("".join(json.dumps(item) + "\n" for item in items))
-    batch = read_evaluation_set(path)
+    (batch,) = read_evaluation_set(path)
     assert [bytes(document).decode() for document in batch.documents()] == [
         "all work and no play makes\nJack a dull boy\nwho never reads",
         "x\ny z\nw",
@@ -194,10 +196,10 @@ def test_an_unreadable_evaluation_set_is_one_sentence(tmp_path):
     with pytest.raises(
         UserError, match=r"none.jsonl: cannot be read \(No such file or directory\); fetch it first"
     ):
-        read_evaluation_set(tmp_path / "none.jsonl")
+        list(read_evaluation_set(tmp_path / "none.jsonl"))
     (tmp_path / "bad.jsonl").write_text("{\n")
     with pytest.raises(UserError, match=r"bad.jsonl: not JSON lines"):
-        read_evaluation_set(tmp_path / "bad.jsonl")
+        list(read_evaluation_set(tmp_path / "bad.jsonl"))
 
 
 def test_runs_sorted_on_disk_piece_by_piece_are_the_same(monkeypatch):
@@ -218,7 +220,40 @@ def test_runs_sorted_on_disk_piece_by_piece_are_the_same(monkeypatch):
     assert [first[int(gram)] for gram in whole.grams] == whole.owners.tolist()
 
 
-def test_more_runs_than_can_be_numbered_are_refused(monkeypatch):
-    monkeypatch.setattr("nanoeuler.corpus.contamination.MOST_RUNS", 2)
-    with pytest.raises(UserError, match=r"validation_share: .* 3 runs of words, more than 2; hold"):
-        measure([("test", grams(" ".join(WORDS)))])
+@pytest.mark.parametrize("cells", [1, 8, 64])
+def test_a_filter_of_few_cells_finds_the_same(cells, monkeypatch):
+    """However full it is: memory has a ceiling, whatever is measured."""
+    dice = np.random.Generator(np.random.SFC64(2))
+    texts = [" ".join(f"w{word}" for word in dice.integers(0, 4_000, 90)) for _ in range(60)]
+    quoting = [" ".join(texts[place].split()[place : place + 30]) for place in range(0, 60, 3)]
+    hashes, borders = hash_words(Batch.of([text.encode() for text in [*texts[30:], *quoting]]))
+    sets = [("one", grams(*texts[:20])), ("two", grams(*texts[15:30]))]
+    whole = measure(sets)
+    monkeypatch.setattr(contamination, "MOST_CELLS", cells)
+    small = measure(sets)
+    assert len(small.part_filter) == cells < len(whole.part_filter)
+    documents, runs = whole.find(hashes, borders)
+    assert len(runs) == 10 * 18
+    for one, other in zip(small.find(hashes, borders), (documents, runs), strict=True):
+        assert (one == other).all()
+    # a filter that has more than the sets serves as well
+    part = measure(sets[1:])
+    with tempfile.TemporaryDirectory() as folder:
+        shared = Measured(sets[1:], Path(folder), whole.part_filter)
+    for one, other in zip(shared.find(hashes, borders), part.find(hashes, borders), strict=True):
+        assert (one == other).all()
+
+
+def test_an_evaluation_set_is_read_a_batch_at_a_time(tmp_path, monkeypatch):
+    path = tmp_path / "many.jsonl"
+    items = [" ".join(WORDS[number:] + WORDS[:number]) for number in range(len(WORDS))]
+    path.write_text("".join(json.dumps({"text": item}) + "\n" for item in items))
+    monkeypatch.setattr(batches, "SIZE", 100)
+    assert len(list(read_evaluation_set(path))) > 3
+    for one, other in zip(runs_of_evaluation_set(path, tmp_path), grams(*items), strict=True):
+        assert (one == other).all()
+
+
+def test_more_sets_than_can_be_told_apart_are_one_sentence():
+    with pytest.raises(UserError, match="evaluate: 255 tasks and files of questions are more than"):
+        measure([(f"task {number}", grams("x")) for number in range(255)])

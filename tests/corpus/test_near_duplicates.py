@@ -230,7 +230,7 @@ def decided_in_order(signatures: np.ndarray, threshold: float) -> list[bool]:
 
 
 @pytest.mark.parametrize("spilling", [False, True])
-@pytest.mark.parametrize(("groups", "threshold"), [(10, 0.6), (200, 0.8), (2_000, 0.8)])
+@pytest.mark.parametrize(("groups", "threshold"), [(1, 0.8), (10, 0.6), (200, 0.8), (2_000, 0.8)])
 def test_documents_sorted_on_disk_have_the_fates_of_those_compared_in_their_order(
     groups, threshold, spilling, tmp_path, monkeypatch
 ):
