@@ -199,7 +199,7 @@ def count_borders(data, eight, borders, classes, slots, records, progress):
     while finished and piece < len(borders):
         stop = borders[piece, 1]
         while at < stop:
-            end = word_end(data, at, stop, classes)
+            end = word_end(data, eight, at, stop, classes)
             value = np.int64(hash_word(eight, at, end - at))
             slot = find_word(slots, records, eight, value, eight, at, end - at)
             if slots[slot] == EMPTY:

@@ -1,5 +1,5 @@
-"""GPT-2's pretokenization, in compiled code that reads each byte once: text is cut into words, and
-no token crosses the border of a word.
+"""GPT-2's pretokenization, in compiled code: text is cut into words, and no token crosses the
+border of a word. `word_end` finds one word after another, `mark_words` all words of a text.
 
     's|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+
 
@@ -24,6 +24,12 @@ Counting references to the arrays at every inner call took two thirds of a scan'
 OTHER, LETTER, NUMBER, SPACE = range(4)
 LONGEST_CHARACTER = 4  # bytes
 PADDING = 24  # bytes that may be read after the end of a text
+LOW_BITS = np.uint64(0x0101010101010101)
+HIGH_BITS = np.uint64(0x8080808080808080)
+APOSTROPHES = np.uint64(0x2727272727272727)
+LOWER_CASE = np.uint64(0x2020202020202020)
+ABOVE_BEFORE_A = np.uint64(0x1F1F1F1F1F1F1F1F)  # added to a byte, sets its highest bit from a on
+ABOVE_Z = np.uint64(0x0505050505050505)  # from the byte behind z on
 FIRST_BYTES = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64)
 """Element i is the mask of the first i bytes of eight."""
 
@@ -145,11 +151,37 @@ def end_of_contraction(data, at, stop):
 
 
 @compiled(**LENT)
-def word_end(data, at, stop, classes):
+def leading_letters(bytes_8):
+    """Return how many of the first of eight bytes are ASCII letters, without a branch for each."""
+    lower = (bytes_8 | LOWER_CASE) & ~HIGH_BITS
+    letters = (lower + ABOVE_BEFORE_A) & ~(lower + ABOVE_Z) & ~bytes_8 & HIGH_BITS
+    others = letters ^ HIGH_BITS
+    return 8 if others == 0 else first_marked(others)
+
+
+@compiled(**LENT)
+def first_marked(bytes_8):
+    """Return which is the first of eight bytes whose highest bit is set; no other bits may be."""
+    below = (bytes_8 & -bytes_8) - np.uint64(1)
+    return np.int64((below & LOW_BITS) * LOW_BITS >> np.uint64(56)) - 1
+
+
+@compiled(**LENT)
+def word_end(data, eight, at, stop, classes):
     """Return where the word at `at` ends, in the text that ends at `stop`.
 
-    It is the first alternative of the pattern that matches.
+    It is the first alternative of the pattern that matches. Most words are ASCII letters.
     """
+    end = at + 1 if data[at] == ord(" ") else at
+    letters = leading_letters(eight[end])
+    if letters:
+        end += letters
+        while letters == 8:
+            letters = leading_letters(eight[end])
+            end += letters
+        if end >= stop:
+            return stop
+        return end if data[end] < 0x80 else end_of_run(data, end, stop, classes, LETTER)
     if data[at] == ord("'"):
         end = end_of_contraction(data, at, stop)
         if end > at:
@@ -191,3 +223,125 @@ def find_cut(data, is_end, classes):
         at += length
         kind, length = following, following_length
     return False, stop if is_end else at
+
+
+# ---- all words of a text at once
+
+
+@compiled(**LENT)
+def mark_words(data, eight, begin, stop, classes, kinds, starts):
+    """Mark with 1 where a word of the text data[begin:stop] starts, and all else with 0.
+
+    The words are those of `word_end`. `kinds` and `starts` are uint8 for each byte of `data`.
+    Whether a word starts at a character depends on its class and on those beside it, but for
+    contractions: so a processor looks at many bytes at a time.
+    """
+    if begin == stop:
+        return
+    classify_ascii(data[begin:stop], kinds[begin:stop])
+    wide_spaces = classify_others(data, eight, begin, stop, classes, kinds)
+    kinds[stop] = SPACE  # at the end, all white space of a run is one word
+    starts[begin] = 1
+    mark_borders(
+        data[begin : stop - 1],
+        kinds[begin : stop - 1],
+        kinds[begin + 1 : stop],
+        kinds[begin + 2 : stop + 1],
+        starts[begin + 1 : stop],
+    )
+    if wide_spaces:
+        mark_wide_spaces(data, eight, begin, stop, classes, kinds, starts)
+    mark_contractions(data, eight, begin, stop, starts)
+
+
+@compiled(**LENT)
+def classify_ascii(data, kinds):
+    for at in range(len(kinds)):
+        byte = data[at]
+        letter = np.uint8(np.uint8(byte | np.uint8(32)) - np.uint8(97)) < np.uint8(26)
+        number = np.uint8(byte - np.uint8(48)) < np.uint8(10)
+        space = (byte == np.uint8(32)) | (np.uint8(byte - np.uint8(9)) < np.uint8(5))
+        of_word = np.uint8(np.uint8(letter) | np.uint8(np.uint8(number) * np.uint8(NUMBER)))
+        kinds[at] = np.uint8(of_word | np.uint8(np.uint8(space) * np.uint8(SPACE)))
+
+
+@compiled(**LENT)
+def classify_others(data, eight, begin, stop, classes, kinds):
+    """Set the class of each byte of each character that is not ASCII.
+
+    Returns whether any is white space.
+    """
+    wide_spaces, at = False, begin
+    while at < stop:
+        marked = eight[at] & HIGH_BITS
+        if marked == 0:
+            at += 8
+            continue
+        at += first_marked(marked)
+        if at >= stop:
+            break
+        kind, length = beyond_ascii(data, at, stop, classes)
+        for byte in range(at, at + length):
+            kinds[byte] = kind
+        wide_spaces |= kind == SPACE
+        at += length
+    return wide_spaces
+
+
+@compiled(**LENT)
+def mark_borders(before, kinds_before, kinds, kinds_after, starts):
+    """Mark the first characters of words, from the second byte of a text on.
+
+    `before` has the byte before each. A word starts where the class changes, but not behind the
+    space that belongs to it; and at the last of several characters of white space.
+    """
+    for at in range(len(starts)):
+        kind = kinds[at]
+        changes = kind != kinds_before[at]
+        is_space = kind == np.uint8(SPACE)
+        of_space = is_space & (changes | (kinds_after[at] != np.uint8(SPACE)))
+        of_other = (not is_space) & changes & (before[at] != np.uint8(32))
+        starts[at] = np.uint8(of_space) | np.uint8(of_other)
+
+
+@compiled(**LENT)
+def mark_wide_spaces(data, eight, begin, stop, classes, kinds, starts):
+    """Correct the marks of white space that has several bytes."""
+    at = begin
+    while at < stop:
+        marked = eight[at] & HIGH_BITS
+        if marked == 0:
+            at += 8
+            continue
+        at += first_marked(marked)
+        if at >= stop:
+            break
+        kind, length = beyond_ascii(data, at, stop, classes)
+        if kind == SPACE:
+            alone = at == begin or kinds[at - 1] != SPACE
+            starts[at] = alone or kinds[at + length] != SPACE
+            for byte in range(at + 1, at + length):
+                starts[byte] = 0
+        at += length
+
+
+@compiled(**LENT)
+def mark_contractions(data, eight, begin, stop, starts):
+    """Correct the marks behind an apostrophe that starts a word: 's and the like are words."""
+    at = begin
+    while at < stop:
+        others = eight[at] ^ APOSTROPHES
+        marked = (others - LOW_BITS) & ~others & HIGH_BITS
+        if marked == 0:
+            at += 8
+            continue
+        at += first_marked(marked)
+        if at >= stop:
+            break
+        end = end_of_contraction(data, at, stop) if starts[at] else at
+        if end > at:
+            for byte in range(at + 1, end):
+                starts[byte] = 0
+            if end < stop:
+                starts[end] = 1
+        at += 1

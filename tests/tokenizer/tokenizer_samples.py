@@ -15,7 +15,15 @@ from nanoeuler.storage.files import canonical_json, sha256_file, sha256_text, wr
 from nanoeuler.system.compiling import compiled
 from nanoeuler.tokenizer.bpe import learn
 from nanoeuler.tokenizer.counting import count_words
-from nanoeuler.tokenizer.scanner import CLASSES, LENT, padded, read_ranges, word_end
+from nanoeuler.tokenizer.scanner import (
+    CLASSES,
+    LENT,
+    eight_bytes_at,
+    mark_words,
+    padded,
+    read_ranges,
+    word_end,
+)
 from nanoeuler.tokenizer.tokenizer import Tokenizer
 from nanoeuler.tokenizer.vocabulary import build
 
@@ -80,21 +88,29 @@ def regex_words(data: bytes) -> list[bytes]:
 
 
 def scanned_words(data: bytes) -> list[bytes]:
-    """Return the words that the compiled scanner finds."""
-    text = padded(len(data))
-    text[: len(data)] = np.frombuffer(data, np.uint8)
+    """Return the words that the compiled scanner finds, one after another and all at once.
+
+    The text stands within another one, of which it takes no notice.
+    """
+    around = b"it'", b"s \n"
+    first, stop = len(around[0]), len(around[0]) + len(data)
+    text = padded(stop + len(around[1]))
+    text[: stop + len(around[1])] = np.frombuffer(data.join(around), np.uint8)
+    eight = eight_bytes_at(text)
     ends = np.empty(len(data), np.int64)
-    return [
-        data[start:stop]
-        for start, stop in pairwise([0, *ends[: scan(text, len(data), CLASSES, ends)].tolist()])
-    ]
+    count = scan(text, eight, first, stop, CLASSES, ends)
+    borders = [first, *ends[:count].tolist()]
+    marks = np.full(len(text), 7, np.uint8)
+    mark_words(text, eight, first, stop, CLASSES, np.empty_like(marks), marks)
+    assert marks[first:stop].tolist() == np.isin(np.arange(first, stop), borders).tolist()
+    return [bytes(text[start:stop]) for start, stop in pairwise(borders)]
 
 
 @compiled(**LENT)
-def scan(data, stop, classes, ends):
-    at = count = 0
+def scan(data, eight, at, stop, classes, ends):
+    count = 0
     while at < stop:
-        ends[count] = at = word_end(data, at, stop, classes)
+        ends[count] = at = word_end(data, eight, at, stop, classes)
         count += 1
     return count
 
