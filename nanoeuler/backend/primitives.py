@@ -42,6 +42,7 @@ from nanoeuler.backend.records import (
     Rotation,
 )
 from nanoeuler.backend.runtime import Runtime
+from nanoeuler.errors import UserError
 from nanoeuler.system import provenance
 
 if TYPE_CHECKING:
@@ -150,6 +151,17 @@ class Primitives(ABC):
     def as_for(self, elements: int) -> "Self":
         """An engine that computes any model in the way of one of that many parameters."""
         return self
+
+    def for_any_processor(self, key: str) -> "Self":
+        """An engine whose results have the same bits on any processor of its kind.
+
+        Raises `UserError`, which begins with the `key` that asks for it, where that can't be
+        promised.
+        """
+        raise UserError(f"{key}: chip is for --device cpu: {self.own_rounding}")
+
+    own_rounding: ClassVar[str]
+    """Why other devices of its kind round otherwise, in a clause."""
 
     @property
     def device_name(self) -> str:

@@ -41,6 +41,7 @@ class ReferenceBackend(FormOps):
     """NumPy arrays of one float type. Slow where clarity asks for it."""
 
     name = "reference"
+    own_rounding = "NumPy's BLAS adds up in another order on each kind of processor"
     reads_codes = True
 
     def __init__(self, dtype: Any = np.float32):
@@ -629,7 +630,8 @@ class ReferenceBackend(FormOps):
         The products are taken on the shorter side: with more rows than columns, G = xᵀ x stands
         behind x. Returns a new array.
         """
-        x = x_RK / (np.linalg.norm(x_RK) + 1e-20)
+        norm = math.sqrt(float(self.squares(x_RK.reshape(-1)).sum()))
+        x = x_RK / (norm + 1e-20)
         R, K = x.shape
         size = min(R, K)
         gram, square = (self.empty((size, size), x.dtype) for _ in range(2))

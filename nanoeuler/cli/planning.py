@@ -89,7 +89,10 @@ def run_plan(options: argparse.Namespace) -> int:
     device = options.device or config["device"]
 
     def engine(settings: "Training") -> "Backend":
-        return make_backend(device, gpus, settings.precision, settings.residual_precision)
+        found = make_backend(device, gpus, settings.precision, settings.residual_precision)
+        if settings.reproducible == "chip":
+            return found.for_any_processor("reproducible")
+        return found
 
     backend = engine(planning.settings_of(config, "pretrain"))
     sharing = options.gpus or 0

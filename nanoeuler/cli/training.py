@@ -128,6 +128,8 @@ def run_stage(stage: Stage, options: argparse.Namespace) -> int:
             backend = candidate_backend(options, group.size) or engine_of(
                 options, group, settings.precision, settings.residual_precision
             )
+            if settings.reproducible == "chip":
+                backend = backend.for_any_processor(f"{stage.section}.reproducible")
             with explaining(options):
                 job = module_of(stage).job(inputs, backend, connected(group, backend))
                 train(job, config.get("checkpoint_mirror"))

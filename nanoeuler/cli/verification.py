@@ -59,6 +59,8 @@ def run_verify(options: argparse.Namespace) -> int:
     settings = stage.stage.settings.read(stage.config[stage.stage.section])
     with group_of(options, stage.folder) as group:
         backend = engine_of(options, group, settings.precision, settings.residual_precision)
+        if settings.reproducible == "chip":
+            backend = backend.for_any_processor(f"{stage.stage.section}.reproducible")
         last = int(steps[2]) if steps[2] else None
         found = verify(stage, int(steps[1]), last, backend, connected(group, backend))
     if found is None:

@@ -50,9 +50,10 @@ class Training(Section):
         "halves what travels and rounds every sum; one rank sends nothing",
         default="fp32",
     )
-    reproducible: Literal["ranks"] | None = key(
+    reproducible: Literal["ranks", "chip"] | None = key(
         "ranks: the weights have the same bits for any number of ranks (1, 2, 4 or 8), threads and "
-        "rows of a micro-batch, by sums in one order; null: for the same numbers alone",
+        "rows of a micro-batch, by sums in one order; chip: on any x86-64 processor with AVX2 and "
+        "FMA, too, with --device cpu; null: for the same numbers alone",
         default=None,
     )
     recompute: bool = key(

@@ -86,8 +86,19 @@ def origin(run: Run) -> Json:
         "made": {"commit": None, "dirty": False} | made,
         "packages": ", ".join(f"{name} {version}" for name, version in packages.items()),
         "fingerprints": {name: value for name, value in prints.items() if value},
+        "promised": promised(run),
         "configuration": json.dumps(settings, indent=1, ensure_ascii=False),
     }
+
+
+def promised(run: Run) -> dict[str, str]:
+    """How far the bits of stages are `reproducible`, by that setting: names of the stages."""
+    found: dict[str, list[str]] = {}
+    for name, stage in run.stages.items():
+        settings = (stage.header.get("config") or {}).get(name) or {}
+        if mode := settings.get("reproducible"):
+            found.setdefault(mode, []).append(stage_name(name))
+    return {mode: ", ".join(names) for mode, names in found.items()}
 
 
 def front_matter(run: Run) -> dict[str, str]:

@@ -221,7 +221,9 @@ def same(before: Any, now: Any) -> bool:
 
 def elsewhere(header: Mapping[str, Any], job: Job) -> list[str]:
     """What is another machine, version or code here than it was: it may explain a difference."""
-    kinds = "nanoeuler", "commit", "python", "cpu", "device"
+    kinds = ["nanoeuler", "commit", "python"]
+    if job.settings.reproducible != "chip":
+        kinds += ["cpu", "device"]
     before, now = header.get("provenance") or {}, provenance.collect(job.backend.device_name)
     own = [
         {key: each.get(key) for key in kinds} | each.get("packages", {}) for each in (before, now)

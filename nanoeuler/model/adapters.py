@@ -107,7 +107,9 @@ def changes(config: ModelConfig, trained: np.ndarray) -> dict[str, Callable[[], 
     scale = lora.alpha / lora.rank
 
     def change(module: str) -> np.ndarray:
-        return scale * (adapters.in_file(module + UP) @ adapters[module + DOWN])
+        # not by BLAS, which adds up in another order on each kind of processor
+        up_OR, down_RI = adapters.in_file(module + UP), adapters[module + DOWN]
+        return scale * np.einsum("or,ri->oi", up_OR, down_RI)
 
     modules = (name.removesuffix(DOWN) for name in adapters.rows if name.endswith(DOWN))
     return {f"{module}.weight": partial(change, module) for module in modules}

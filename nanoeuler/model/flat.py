@@ -14,6 +14,10 @@ from nanoeuler.model.spec import (
 )
 from nanoeuler.model.tensors import INITIAL_STD, NamedArrays, NamedViews
 
+TAIL = np.float32(3.6541528)
+"""Initial weights stop at so many standard deviations. What lies beyond, three in ten thousand,
+NumPy computes by a logarithm of the C library, whose last bits are not the same everywhere."""
+
 
 class FlatBuffer:
     """Views into one flat array laid out by `tensor_table`, or by `trained_table`.
@@ -139,6 +143,7 @@ def draw(
         if tensor.initial_std:
             generator = np.random.Generator(np.random.Philox(key=[seed, index]))
             draws = generator.standard_normal(tensor.shape, np.float32)
+            np.clip(draws, -TAIL, TAIL, out=draws)
             is_embedding = tensor.name == family_of(config).embedding
             std = embedding_std if is_embedding else tensor.initial_std
             view[...] = draws * np.float32(std)

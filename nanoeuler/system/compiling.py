@@ -26,9 +26,6 @@ from numba.core import caching, event
 from nanoeuler import log
 from nanoeuler.system.machine import cache_folder
 
-FAST_MATH = {"reassoc", "contract", "arcp", "nsz"}
-"""Changes that float32 arithmetic may undergo. Unlike `fastmath=True`, infinities and NaNs work."""
-
 USUAL = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 """The wrapper with C's types, which no caller uses, takes 4 % of the time to compile."""
 

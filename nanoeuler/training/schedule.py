@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Literal, Self, TypeVar
 
 from nanoeuler.config.settings import Training, Tuning
+from nanoeuler.system.arithmetic import cosine
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Schedule:
         if step < self.decay_start:
             return self.peak
         share = (step + 1 - self.decay_start) / max(1, self.total_steps - self.decay_start)
-        fall = (1 - math.cos(math.pi * share)) / 2 if self.kind == "cosine" else share
+        fall = (1 - cosine(math.pi * share)) / 2 if self.kind == "cosine" else share
         return self.peak * (1 - (1 - self.minimum_share) * fall)
 
 

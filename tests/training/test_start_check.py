@@ -119,8 +119,8 @@ class SlopeForgotten(CpuBackend):
 
 
 class ReplicaForgotten(CpuBackend):
-    def __init__(self, threads):
-        super().__init__(threads)
+    def __init__(self, threads, products=None):
+        super().__init__(threads, products)
         self.runtime.sum_into = lambda target, others: None
 
 

@@ -18,6 +18,7 @@ import math
 import numpy as np
 
 from nanoeuler.backend.cpu.elementwise import rotate
+from nanoeuler.backend.cpu.functions import log
 from nanoeuler.backend.cpu.simd import (
     COLUMNS,
     LANES,
@@ -183,7 +184,7 @@ def attention(
                     left, right = (scores, KEYS, 1), (values + k * width, width)
                     add_product(work, (total, width), left, right, (n, width, m))
                 for i in range(n):
-                    lse_BHT[b, h, q + i] = tops[i] + np.float32(math.log(sums[i]))
+                    lse_BHT[b, h, q + i] = tops[i] + np.float32(log(sums[i]))
                     row = span(work, total + i * width, E)
                     scale_into(row, ONE / sums[i], row_of(out_BTHE, (b, q + i, h)))
 

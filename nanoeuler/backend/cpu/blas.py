@@ -98,6 +98,8 @@ class Blas:
         assert address is not None
         unpacked = UNPACKED if found and core_name(library) in UNPACKED_CORES else 0
         self.sgemm: Sgemm = (address, integer is ctypes.c_int64, unpacked)
+        self.wants_transposes = not mkl
+        """Whether products with a transposed weight are faster where it is stored so."""
 
 
 def installed_mkl() -> tuple[str, str] | None:

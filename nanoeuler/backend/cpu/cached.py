@@ -19,19 +19,19 @@ from nanoeuler.backend.cpu.simd import (
     weighted_vector,
 )
 from nanoeuler.backend.cpu.vectors import fill, scale_into, span
-from nanoeuler.system.compiling import FAST_MATH, compiled
+from nanoeuler.system.compiling import compiled
 
 LARGEST_CODE, WORD = np.float32(127), 4
 LARGEST_FLOAT = np.finfo(np.float32).max
 
 
-@compiled(fastmath=FAST_MATH)
+@compiled()
 def add_weighted(target, values, at, factor):
     for e in range(len(target)):
         target[e] += np.float32(values[at + e]) * factor
 
 
-@compiled(fastmath=FAST_MATH)
+@compiled()
 def round_row(x, cache, at):
     """Codes and scale of `backend/cached.py`'s `rounded_rows`, in bytes from `at` on."""
     top, is_finite = np.float32(0), True

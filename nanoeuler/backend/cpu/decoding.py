@@ -26,7 +26,7 @@ from nanoeuler.backend.cpu.vector_maps import biased_gelu, swiglu
 from nanoeuler.backend.cpu.vectors import dot, row_of, scale_into, span
 from nanoeuler.backend.quantized import Quantized
 from nanoeuler.backend.records import AttentionForm, DecodeStep, GeluForm, SwigluForm
-from nanoeuler.system.compiling import FAST_MATH, compiled
+from nanoeuler.system.compiling import compiled
 
 UNIT = 2 * LANES
 """Outputs that one part of a team computes: their number is a multiple of this, or what is left."""
@@ -109,7 +109,7 @@ def product_of(weight, x_NI, rounded, out_NO, first, stop):
     return of_floats
 
 
-@compiled(fastmath=FAST_MATH)
+@compiled()
 def normed_head(x, weight, epsilon):
     """x ← weight · x / r, in place; an empty weight stands for ones."""
     inverse = np.float32(1) / np.sqrt(dot(x, x) / np.float32(len(x)) + epsilon)

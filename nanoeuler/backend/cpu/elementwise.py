@@ -11,23 +11,27 @@ from nanoeuler.backend.cpu.vector_maps import (
     biased_gelu,
     gelu_gradient,
     gelu_gradient_only,
+    layer_norm_sums,
+    norm_sums,
     rotate_halves,
     soft_cap_only,
+    sum_of,
+    sum_of_squared_distances,
     swiglu_gradient,
     swiglu_gradient_only,
 )
 from nanoeuler.backend.cpu.vector_maps import gelu as gelu_map
 from nanoeuler.backend.cpu.vector_maps import soft_cap as soft_cap_map
 from nanoeuler.backend.cpu.vector_maps import swiglu as swiglu_map
-from nanoeuler.backend.cpu.vectors import fill, row_of, scale_into, span
-from nanoeuler.system.compiling import FAST_MATH, compiled
+from nanoeuler.backend.cpu.vectors import dot, fill, row_of, scale_into, span
+from nanoeuler.system.compiling import compiled
 
 SUM_ROWS = 32
 """Rows whose weight gradients are summed before they are added to the total, which loses less to
 rounding than one long sum."""
 
 
-@compiled(fastmath=FAST_MATH)
+@compiled()
 def add_scaled(x, delta, step_size, out):
     for d in range(len(x)):
         out[d] = x[d] + delta[d] * step_size
@@ -62,13 +66,10 @@ def embedding_backward(ids_N, dout_ND, dtable_VD, accumulate, first, stop):
             target[d] += source[d]
 
 
-@compiled(fastmath=FAST_MATH)
+@compiled()
 def normed(x, weight, epsilon, out):
     """One row: out = weight · x / r; returns 1 / r."""
-    total = np.float32(0)
-    for d in range(len(x)):
-        total += x[d] * x[d]
-    inverse = np.float32(1) / np.sqrt(total / np.float32(len(x)) + epsilon)
+    inverse = np.float32(1) / np.sqrt(dot(x, x) / np.float32(len(x)) + epsilon)
     for d in range(len(x)):
         out[d] = x[d] * inverse * weight[d]
     return inverse
@@ -89,14 +90,10 @@ def add_rms_norm(
         inverse_rms_N[n] = normed(row_of(sum_ND, n), weight_D, epsilon, row_of(out_ND, n))
 
 
-@compiled(fastmath=FAST_MATH)
+@compiled()
 def norm_gradient(dout, x, weight, inverse, dx, dweight, add_to_dx):
     """One row of `rms_norm_backward`; adds to `dweight`."""
-    product = np.float32(0)
-    for d in range(len(x)):
-        along = dout[d] * x[d] * inverse
-        dweight[d] += along
-        product += along * weight[d]
+    product = norm_sums(len(x), (dweight,), (dout, x, weight, dweight), inverse)
     slope = product / np.float32(len(x)) * inverse
     if add_to_dx:
         for d in range(len(x)):
@@ -106,7 +103,7 @@ def norm_gradient(dout, x, weight, inverse, dx, dweight, add_to_dx):
             dx[d] = (dout[d] * weight[d] - x[d] * slope) * inverse
 
 
-@compiled(fastmath=FAST_MATH)
+@compiled()
 def weighted(x, factor, weight, out):
     for d in range(len(x)):
         out[d] = x[d] * factor * weight[d]
@@ -252,21 +249,16 @@ def bias_backward(dout_NO, scale, accumulate, dbias_O, sums_2O, first, stop):
 # ---- LayerNorm
 
 
-@compiled(fastmath=FAST_MATH)
+@compiled()
 def mean_of(x):
-    total = np.float32(0)
-    for d in range(len(x)):
-        total += x[d]
-    return total / np.float32(len(x))
+    return sum_of(len(x), (), (x,), ONE) / np.float32(len(x))
 
 
-@compiled(fastmath=FAST_MATH)
+@compiled()
 def layer_normed(x, weight, bias, epsilon, out):
     """One row: out = weight · (x − mean) / r + bias; returns 1 / r."""
     mean = mean_of(x)
-    total = np.float32(0)
-    for d in range(len(x)):
-        total += (x[d] - mean) * (x[d] - mean)
+    total = sum_of_squared_distances(len(x), (), (x,), mean)
     inverse = np.float32(1) / np.sqrt(total / np.float32(len(x)) + epsilon)
     for d in range(len(x)):
         out[d] = (x[d] - mean) * inverse * weight[d] + bias[d]
@@ -280,7 +272,7 @@ def layer_norm(x_ND, weight_D, bias_D, epsilon, out_ND, inverse_rms_N, first, st
         inverse_rms_N[n] = layer_normed(x, weight_D, bias_D, epsilon, out)
 
 
-@compiled(fastmath=FAST_MATH)
+@compiled()
 def add_biased(x, delta, bias, step_size, out):
     for d in range(len(x)):
         out[d] = x[d] + (delta[d] + bias[d]) * step_size
@@ -296,20 +288,12 @@ def add_layer_norm(x_ND, delta_ND, step_bias_D, step_size, norm, first, stop):
         layer_norm(*norm, n, n + 1)
 
 
-# inlined, or a process that has compiled it by itself would compute other last bits with it
-@compiled(fastmath=FAST_MATH, forceinline=True)
+@compiled()
 def layer_norm_gradient(dout, x, weight, inverse, dx, dweight, dbias, add_to_dx):
     """One row of `layer_norm_backward`; adds to `dweight` and `dbias`. Returns the row's mean."""
     mean = mean_of(x)
-    product = np.float32(0)
-    total = np.float32(0)
-    for d in range(len(x)):
-        unit = (x[d] - mean) * inverse
-        gradient = dout[d] * weight[d]
-        dweight[d] += dout[d] * unit
-        dbias[d] += dout[d]
-        product += gradient * unit
-        total += gradient
+    inputs = dout, x, weight, dweight, dbias
+    product, total = layer_norm_sums(len(x), (dweight, dbias), inputs, (mean, inverse))
     slope = product / np.float32(len(x)) * inverse
     level = total / np.float32(len(x))
     if add_to_dx:
@@ -321,7 +305,7 @@ def layer_norm_gradient(dout, x, weight, inverse, dx, dweight, dbias, add_to_dx)
     return mean
 
 
-@compiled(fastmath=FAST_MATH)
+@compiled()
 def weighted_and_biased(x, mean, factor, weight, bias, out):
     for d in range(len(x)):
         out[d] = (x[d] - mean) * factor * weight[d] + bias[d]

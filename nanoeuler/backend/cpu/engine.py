@@ -13,12 +13,14 @@ from nanoeuler.backend.cpu import (
     attention,
     decoding,
     elementwise,
+    functions,
     fused_products,
     quantized,
     teams,
     training,
 )
 from nanoeuler.backend.cpu.blas import Blas
+from nanoeuler.backend.cpu.ordered import OrderedProducts, unordered
 from nanoeuler.backend.cpu.runtime import CpuRuntime, ThreadPool, aligned
 from nanoeuler.backend.quantized import Quantized
 from nanoeuler.backend.records import (
@@ -40,6 +42,8 @@ from nanoeuler.backend.records import (
     SwigluForm,
 )
 from nanoeuler.backend.reference import ReferenceBackend
+from nanoeuler.errors import UserError
+from nanoeuler.system.arithmetic import power
 from nanoeuler.system.machine import threads_allowed
 
 Array = np.ndarray
@@ -67,24 +71,27 @@ class CpuBackend(ReferenceBackend, FusingBackend):
     fused_tokens = 8
     keeps_caches = True  # with the buffers of their steps
 
-    def __init__(self, threads: int | None = None):
+    def __init__(self, threads: int | None = None, products: Blas | OrderedProducts | None = None):
+        """`products`: what multiplies matrices, by default BLAS."""
         super().__init__(np.float32)
         self.threads = threads or threads_allowed()
         self.least_elements, self.least_product = LEAST_ELEMENTS, LEAST_PRODUCT
         self.thread_pool = ThreadPool(self.threads)
-        self.blas = Blas()
+        self.blas = products or Blas()
         self.scratch_arrays: dict[str, Array] = {}
         no_table = np.zeros((1, 1), np.float32)
         self.no_rotation = np.zeros(1, np.int32), no_table, no_table
         """Positions and a rotary table that stand in where attention has no rotation."""
         self.runtime: CpuRuntime = CpuRuntime(self.thread_pool, self.blas)
-        self.serial = ReferenceBackend(np.float32)  # for work within one thread
 
     # ---- capabilities
 
     def environment(self) -> dict[str, Any]:
         versions = {"numba": numba.__version__, "llvmlite": llvmlite.__version__}
-        return super().environment() | versions | {"blas": self.blas.label}
+        found = super().environment() | versions | {"blas": self.blas.label}
+        if isinstance(self.blas, OrderedProducts):
+            del found["processor"], found["threads"]
+        return found
 
     def thread_count(self) -> str:
         return str(self.threads)
@@ -92,8 +99,17 @@ class CpuBackend(ReferenceBackend, FusingBackend):
     def workspace_bytes(self, heads: int, length: int) -> int:
         return 0
 
+    def with_threads(self, threads: int) -> "CpuBackend":
+        """The same engine with so many threads, and memory of its own."""
+        return type(self)(threads, self.blas)
+
+    def for_any_processor(self, key: str) -> "CpuBackend":
+        if problem := unordered():
+            raise UserError(f"{key}: chip {problem}; take ranks")
+        return type(self)(self.threads, OrderedProducts())
+
     def as_for(self, elements: int) -> "CpuBackend":
-        engine = type(self)(self.threads)
+        engine = self.with_threads(self.threads)
         engine.runtime.sized_for = self.runtime.sized_for or elements
         if self.runtime.slices(elements)[1] == 1:
             # threads share every op, however small it is in a check
@@ -342,6 +358,20 @@ class CpuBackend(ReferenceBackend, FusingBackend):
 
     # ---- rotary positions
 
+    def rope_table(
+        self,
+        positions: int,
+        head_size: int,
+        theta: float,
+        scale_I: np.ndarray | float = 1.0,
+        factor: float = 1.0,
+    ) -> RopeTable:
+        frequencies_I = scale_I * functions.frequencies(head_size, theta)
+        shape = positions, len(frequencies_I)
+        tables = self.empty(shape), self.empty(shape)
+        functions.rope_table(frequencies_I, factor, *tables)
+        return tables
+
     def rope(
         self, x_NHE: Array, positions_N: Array, table: RopeTable, *, inverse: bool = False
     ) -> None:
@@ -537,7 +567,8 @@ class CpuBackend(ReferenceBackend, FusingBackend):
     def orthogonalize(
         self, x_RK: Array, polynomials: Sequence[tuple[float, float, float]]
     ) -> Array:
-        return self.serial.orthogonalize(x_RK, polynomials)
+        alone = self.with_threads(1)  # matrices are shared by threads, and not the ops of each
+        return ReferenceBackend.orthogonalize(alone, x_RK, polynomials)
 
     def move_run(self, rule: Callable[..., None], arrays: Sequence[Array], *told: Any) -> None:
         def work(first: int, stop: int) -> None:
@@ -560,8 +591,8 @@ class CpuBackend(ReferenceBackend, FusingBackend):
         learning_rate *= run.rate
         beta1, beta2, epsilon, weight_decay = constants
         kept = 1 - learning_rate * (weight_decay if run.decays else 0.0)
-        rate = learning_rate / (1 - beta1**step)
-        correction = 1 / (1 - beta2**step)
+        rate = learning_rate / (1 - power(beta1, step))
+        correction = 1 / (1 - power(beta2, step))
         numbers = kept, rate, beta1, beta2, correction, epsilon, gradient_scale
         arrays = parameters, gradients, first_moment, second_moment
         training.adamw(*arrays, *map(np.float32, numbers))

@@ -27,8 +27,10 @@ from nanoeuler.backend.cpu.simd import (
     add_lanes,
     call_vector_function,
     data_pointer,
-    reduce_vector,
+    largest_lane,
+    multiply_add,
     spread,
+    sum_of_lanes,
     vector_constant,
     vector_pointer,
 )
@@ -198,9 +200,9 @@ def round_block(context, codes, x, x_at, rounded, first, block, scales, offsets)
             larger = builder.fcmp_ordered(">", magnitude, most)
             most = builder.select(larger, magnitude, most)
             differences = builder.fadd(differences, builder.fsub(vector, vector))
-        top = reduce_vector(builder, "fmax", [most], ())
+        top = largest_lane(builder, most)
         zero = ir.Constant(FLOAT, 0.0)
-        poison = reduce_vector(builder, "fadd", [zero, differences], ("reassoc",))
+        poison = sum_of_lanes(builder, differences)
         is_finite = builder.fcmp_ordered("==", poison, zero)
         counts = builder.and_(
             is_finite, builder.fcmp_ordered(">", top, ir.Constant(FLOAT, float(SMALLEST)))
@@ -226,19 +228,15 @@ def round_block(context, codes, x, x_at, rounded, first, block, scales, offsets)
             is_second = builder.and_(block, constant(1))
             back = builder.mul(is_second, constant(HALF_BLOCK - HALF_BLOCK // 4))
             place, distance = builder.sub(place, back), HALF_BLOCK // 2
-            sides = (
-                [shorts[:2], shorts[2:]] if LANES == HALF_BLOCK // 2 else [2 * [x] for x in shorts]
-            )
             even, odd = (
                 ir.Constant(ir.VectorType(INT, 8), list(range(start, HALF_BLOCK, 2)))
                 for start in (0, 1)
             )
-            shorts = [builder.shuffle_vector(*side, mask) for mask in (even, odd) for side in sides]
+            shorts = [builder.shuffle_vector(x, x, mask) for mask in (even, odd) for x in shorts]
         for number, vector in enumerate(shorts):
             index = builder.add(place, constant(number * distance))
             builder.store(vector, pointer_at(builder, rounded, index, vector.type), align=4)
-        total = reduce_vector(builder, "fadd", [zero, total], ("reassoc",))
-        offset = builder.fmul(total, ir.Constant(FLOAT, float(-OFFSET)))
+        offset = builder.fmul(sum_of_lanes(builder, total), ir.Constant(FLOAT, float(-OFFSET)))
         builder.store(scale, builder.gep(rounded, [builder.add(scales, block)]))
         builder.store(offset, builder.gep(rounded, [builder.add(offsets, block)]))
         return context.get_dummy_value()
@@ -377,8 +375,7 @@ def make_dots(tokens: int) -> Callable[..., None]:
 
             def add_to(total, factor, value):
                 """total += factor · value"""
-                product = factor, value, builder.load(total)
-                builder.store(call_vector_function(builder, "fmuladd", *product), total)
+                builder.store(multiply_add(builder, factor, value, builder.load(total)), total)
 
             def add(block, count, factors, turn):
                 """Add the sums of `count` blocks, 1 or 2, times each token's factors."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from nanoeuler.backend.cpu import training
 from nanoeuler.backend.cpu.blas import Blas
+from nanoeuler.backend.cpu.ordered import OrderedProducts
 from nanoeuler.backend.records import ModelWeights
 from nanoeuler.backend.runtime import Runtime
 from nanoeuler.system.compiling import compiled
@@ -82,7 +83,7 @@ class ThreadPool:
 class CpuRuntime(Runtime):
     """For a large model there is one replica, and the threads share the rows of each op."""
 
-    def __init__(self, thread_pool: ThreadPool, blas: Blas):
+    def __init__(self, thread_pool: ThreadPool, blas: Blas | OrderedProducts):
         self.thread_pool, self.blas = thread_pool, blas
         self.sized_for: int | None = None
         """Parameters of the model in whose way any model is computed, if that is given."""
@@ -102,7 +103,7 @@ class CpuRuntime(Runtime):
         if lanes:  # an op of several threads may have other bits
             shares = min(lanes, self.thread_pool.threads)
         alone = shares == 1 and not lanes
-        engines = [engine] if alone else [type(engine)(1) for _ in range(shares)]
+        engines = [engine] if alone else [engine.with_threads(1) for _ in range(shares)]
         if tokens == SHORT_SLICE_TOKENS:
             for each in engines:
                 each.logits_at_once = SHORT_SLICE_LOGITS
@@ -128,7 +129,7 @@ class CpuRuntime(Runtime):
         For longer slices and larger weights they would cost more than they save, and MKL reads
         weights as fast as transposes. Weights beneath adapters may have no floats.
         """
-        if weights.flat is None or self.blas.label.startswith("mkl"):
+        if weights.flat is None or not self.blas.wants_transposes:
             return weights
         if self.slices(weights.flat.size)[0] != SHORT_SLICE_TOKENS:
             return weights

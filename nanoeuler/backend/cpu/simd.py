@@ -5,6 +5,10 @@ a matrix product fast. `make_tile` writes that block with LLVM's vector types, w
 AVX2 or NEON, as the processor has it. Numba has no vectorised exp, either: `exp` is a polynomial
 that the compiler inlines and vectorises.
 
+All of it has the same bits on any processor with a fused multiply-add. A sum has one lane for each
+of LANES numbers, whatever the registers, and the lanes are added up in one order. No function is
+compiled with fast mathematics, which would let LLVM choose an order that suits the processor.
+
 An intrinsic takes an array and the index `at` of the first element that it works on.
 """
 
@@ -12,6 +16,7 @@ import math
 from collections.abc import Callable
 
 import llvmlite.binding as llvm
+import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
@@ -20,12 +25,25 @@ from numba.extending import intrinsic
 
 from nanoeuler.system.compiling import compiled
 
-WIDE = bool(llvm.get_host_cpu_features().get("avx512f"))
-LANES = 16 if WIDE else 8
-"""Floats in a vector. On a processor with narrower registers, LLVM takes two for each vector."""
+
+def features() -> dict[str, bool]:
+    """What the processor has that code is compiled for: this one, or that of NUMBA_CPU_FEATURES."""
+    if numba.config.CPU_FEATURES is None:
+        return dict(llvm.get_host_cpu_features())
+    named = numba.config.CPU_FEATURES.split(",")
+    return {name[1:]: name[0] == "+" for name in named if name}
+
+
+HAS = features()
+WIDE = HAS.get("avx512f", False)
+FUSES = HAS.get("fma", "sse2" not in HAS)
+"""Whether the processor multiplies and adds with one rounding, as all but old x86 ones do."""
+LANES = 16
+"""Floats in a vector. On a processor with narrower registers, LLVM takes some for each vector."""
 ROWS = 8 if WIDE else 4
-COLUMNS = 2 * LANES
-"""The tile's size: 2 · ROWS sums fit into registers, and hide the latency of a multiply-add."""
+TILE_VECTORS = 2 if WIDE else 1
+COLUMNS = TILE_VECTORS * LANES
+"""The tile's size: its sums fit into registers, and hide the latency of a multiply-add."""
 
 FLOAT, SIZE, INT, BYTE = ir.FloatType(), ir.IntType(64), ir.IntType(32), ir.IntType(8)
 VECTOR = ir.VectorType(FLOAT, LANES)
@@ -78,12 +96,27 @@ def call_vector_function(builder, name, *arguments):
     return builder.call(function, arguments)
 
 
-def reduce_vector(builder, name, arguments, fastmath):
-    """LLVM's own reduction `name` of a vector, the last of `arguments`, to a number."""
-    function_type = ir.FunctionType(FLOAT, [argument.type for argument in arguments])
-    name = f"llvm.vector.reduce.{name}.v{LANES}f32"
+def multiply_add(builder, a, b, c):
+    """a · b + c of vectors or numbers, with one rounding where the processor can."""
+    if isinstance(a.type, ir.VectorType):
+        return call_vector_function(builder, "fma" if FUSES else "fmuladd", a, b, c)
+    name = "llvm.fma.f32" if FUSES else "llvm.fmuladd.f32"
+    function_type = ir.FunctionType(FLOAT, [FLOAT] * 3)
     function = cgutils.get_or_insert_function(builder.module, function_type, name)
-    return builder.call(function, arguments, fastmath=fastmath)
+    return builder.call(function, (a, b, c))
+
+
+def largest_lane(builder, vector, fastmath=()):
+    """The largest number of a vector."""
+    function_type = ir.FunctionType(FLOAT, [vector.type])
+    name = f"llvm.vector.reduce.fmax.v{LANES}f32"
+    function = cgutils.get_or_insert_function(builder.module, function_type, name)
+    return builder.call(function, [vector], fastmath=fastmath)
+
+
+def sum_of_lanes(builder, vector):
+    """The sum of a vector's numbers, in the order of `add_lanes`."""
+    return builder.extract_element(add_lanes(builder, [vector]), ir.Constant(INT, 0))
 
 
 # ---- matrix products
@@ -105,9 +138,9 @@ def make_tile(accumulate: bool) -> Callable[..., None]:
             c_at, c_stride, a_at, a_stride, a_step, b_at, b_stride, depth = arguments[1:]
 
             def vectors(at, index, stride):
-                """Pointers to the two vectors of a row."""
+                """Pointers to the vectors of a row."""
                 first = vector_pointer(builder, base, builder.add(at, builder.mul(stride, index)))
-                return first, builder.gep(first, [ir.Constant(SIZE, 1)])
+                return [builder.gep(first, [ir.Constant(SIZE, i)]) for i in range(TILE_VECTORS)]
 
             rows = [ir.Constant(SIZE, row) for row in range(ROWS)]
             targets = [vector for row in rows for vector in vectors(c_at, row, c_stride)]
@@ -123,7 +156,8 @@ def make_tile(accumulate: bool) -> Callable[..., None]:
                 for i, row in enumerate(rows):
                     index = builder.add(column, builder.mul(a_stride, row))
                     left = spread(builder, builder.load(builder.gep(base, [index])))
-                    for total, vector in zip(sums[2 * i : 2 * i + 2], right, strict=True):
+                    of_row = sums[TILE_VECTORS * i : TILE_VECTORS * (i + 1)]
+                    for total, vector in zip(of_row, right, strict=True):
                         add_to(builder, total, left, vector)
             for target, total in zip(targets, sums, strict=True):
                 builder.store(builder.load(total), target, align=4)
@@ -137,8 +171,7 @@ def make_tile(accumulate: bool) -> Callable[..., None]:
 
 def add_to(builder, total, left, right):
     """total += left · right, for vectors."""
-    value = call_vector_function(builder, "fmuladd", left, right, builder.load(total))
-    builder.store(value, total)
+    builder.store(multiply_add(builder, left, right, builder.load(total)), total)
 
 
 set_tile = make_tile(accumulate=False)
@@ -291,7 +324,7 @@ def add_lanes(builder, vectors):
     return vectors[0]
 
 
-# ---- exp
+# ---- exp and log
 
 
 @intrinsic
@@ -310,7 +343,17 @@ LOWEST, HIGHEST = np.float32(-87.0), np.float32(88.0)
 HALF, ONE = np.float32(0.5), np.float32(1)
 
 
-@compiled(fastmath={"contract"})
+@intrinsic
+def fused(context, a, b, c):
+    """a · b + c"""
+
+    def generate(context, builder, signature, arguments):
+        return multiply_add(builder, *arguments)
+
+    return types.float32(types.float32, types.float32, types.float32), generate
+
+
+@compiled()
 def exp(x):
     """exp(x) in float32, with an error of about 1e-7; x is kept within −87 … 88.
 
@@ -318,29 +361,27 @@ def exp(x):
     """
     x = LOWEST if x < LOWEST else x
     x = HIGHEST if x > HIGHEST else x
-    n = np.int32(np.floor(x * LOG2_E + HALF))
-    whole = np.float32(n)
-    r = (x - whole * LN2_HIGH) - whole * LN2_LOW
-    series = ONE + r * (ONE + r * (C2 + r * (C3 + r * (C4 + r * (C5 + r * (C6 + r * C7))))))
-    return series * float_of_bits((n + np.int32(127)) << np.int32(23))
+    whole = np.floor(fused(x, LOG2_E, HALF))
+    r = fused(whole, -LN2_LOW, fused(whole, -LN2_HIGH, x))
+    series = C7
+    for coefficient in (C6, C5, C4, C3, C2, ONE, ONE):
+        series = fused(series, r, coefficient)
+    return series * float_of_bits((np.int32(whole) + np.int32(127)) << np.int32(23))
 
 
 def vector_exp(builder, x):
     """`exp` of each lane."""
 
-    def multiply_add(a, b, c):
-        return call_vector_function(builder, "fmuladd", a, b, c)
-
     lowest, highest = vector_constant(LOWEST), vector_constant(HIGHEST)
     x = builder.select(builder.fcmp_ordered("<", x, lowest), lowest, x)
     x = builder.select(builder.fcmp_ordered(">", x, highest), highest, x)
-    exponent = multiply_add(x, vector_constant(LOG2_E), vector_constant(HALF))
+    exponent = multiply_add(builder, x, vector_constant(LOG2_E), vector_constant(HALF))
     whole = call_vector_function(builder, "floor", exponent)
-    r = multiply_add(whole, vector_constant(-LN2_HIGH), x)
-    r = multiply_add(whole, vector_constant(-LN2_LOW), r)
+    r = multiply_add(builder, whole, vector_constant(-LN2_HIGH), x)
+    r = multiply_add(builder, whole, vector_constant(-LN2_LOW), r)
     series = vector_constant(C7)
     for coefficient in (C6, C5, C4, C3, C2, ONE, ONE):
-        series = multiply_add(series, r, vector_constant(coefficient))
+        series = multiply_add(builder, series, r, vector_constant(coefficient))
     integers = ir.VectorType(INT, LANES)
     biased = builder.add(builder.fptosi(whole, integers), ir.Constant(integers, [127] * LANES))
     bits = builder.shl(biased, ir.Constant(integers, [23] * LANES))
@@ -390,8 +431,7 @@ def make_exponentials(gradients: bool) -> Callable[..., float]:
                     gradient = builder.select(inside, builder.fmul(value, difference), zeros)
                     builder.store(gradient, dscores, align=4)
                 builder.store(builder.fadd(builder.load(total), value), total)
-            parts = [ir.Constant(FLOAT, 0.0), builder.load(total)]
-            return reduce_vector(builder, "fadd", parts, ("reassoc",))
+            return sum_of_lanes(builder, builder.load(total))
 
         size, number = types.intp, types.float32
         return number(array, size, size, size, number, size, number), generate
@@ -417,7 +457,7 @@ def largest_of_vectors(context, values, at, vectors):
             new = builder.load(vector_pointer(builder, base, start), align=4)
             old = builder.load(top)
             builder.store(builder.select(builder.fcmp_ordered(">", new, old), new, old), top)
-        return reduce_vector(builder, "fmax", [builder.load(top)], ("nnan",))
+        return largest_lane(builder, builder.load(top), ("nnan",))
 
     return types.float32(values, types.intp, types.intp), generate
 

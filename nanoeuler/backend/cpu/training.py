@@ -4,13 +4,13 @@ A target of −1 has no loss and no gradient. The norm is summed by blocks of a 
 any number of threads gives the same bits.
 """
 
-import math
-
 import numpy as np
 
+from nanoeuler.backend.cpu.functions import expm1, log
 from nanoeuler.backend.cpu.simd import LANES, exp, exponentials, largest
-from nanoeuler.backend.cpu.vectors import fill, row_of, span
-from nanoeuler.system.compiling import FAST_MATH, compiled
+from nanoeuler.backend.cpu.vector_maps import sum_of_exponentials
+from nanoeuler.backend.cpu.vectors import dot, fill, row_of, span
+from nanoeuler.system.compiling import compiled
 
 PARTIAL_SUM = 1024
 """Exponentials, or squares, that are summed in float32 before they are added to the total, which
@@ -19,20 +19,12 @@ BLOCK = 1 << 15
 """Elements whose squares are summed before they are added to the total."""
 
 
-@compiled(fastmath=FAST_MATH)
-def sum_of_exponentials(row, top):
-    total = np.float32(0)
-    for v in range(len(row)):
-        total += exp(row[v] - top)
-    return total
-
-
 @compiled()
 def cross_entropy(logits_RV, targets_R, logprobs_R, lse_R, first, stop):
     for r in range(first, stop):
         row = row_of(logits_RV, r)
         top = largest(row, 0, len(row))
-        lse_R[r] = top + np.float32(math.log(sum_of_exponentials(row, top)))
+        lse_R[r] = top + np.float32(log(sum_of_exponentials(len(row), (), (row,), top)))
         logprobs_R[r] = row[targets_R[r]] - lse_R[r] if targets_R[r] >= 0 else np.float32(0)
 
 
@@ -49,13 +41,13 @@ def replace_by_exponentials(row, top):
     return total
 
 
-@compiled(fastmath=FAST_MATH)
+@compiled()
 def to_gradient(row, factor, target, weight, logprob):
     """row ← weight · (softmax − one-hot of the target); factor · row is weight · softmax."""
     for v in range(len(row)):
         row[v] *= factor
     # p − 1, which loses no digits where p is close to 1
-    row[target] = weight * np.float32(math.expm1(logprob))
+    row[target] = weight * np.float32(expm1(logprob))
 
 
 @compiled()
@@ -67,7 +59,7 @@ def cross_entropy_with_gradient(logits_RV, targets_R, weights_R, logprobs_R, lse
         top = largest(row, 0, len(row))
         logit = row[target] if target >= 0 else top
         total = replace_by_exponentials(row, top)
-        lse_R[r] = top + np.float32(math.log(total))
+        lse_R[r] = top + np.float32(log(total))
         if target < 0:
             logprobs_R[r] = 0
             fill(row, np.float32(0))
@@ -101,15 +93,7 @@ def add_losses(logprobs_NK, weights_NK, losses_2):
                 losses_2[1] -= nats
 
 
-@compiled(fastmath=FAST_MATH)
-def squares(values):
-    total = np.float32(0)
-    for i in range(len(values)):
-        total += values[i] * values[i]
-    return total
-
-
-@compiled(fastmath=FAST_MATH)
+@compiled()
 def add(target, other):
     for i in range(len(target)):
         target[i] += other[i]
@@ -122,10 +106,11 @@ def squared_norms(gradients, sums, first, stop):
         sums[block] = 0
         for start in range(block * BLOCK, min((block + 1) * BLOCK, len(gradients)), PARTIAL_SUM):
             count = min(PARTIAL_SUM, len(gradients) - start)
-            sums[block] += squares(span(gradients, start, count))
+            part = span(gradients, start, count)
+            sums[block] += dot(part, part)
 
 
-@compiled(fastmath=FAST_MATH)
+@compiled()
 def adamw(
     parameters,
     gradients,

@@ -21,6 +21,7 @@ from nanoeuler.backend.cpu.simd import (
     VECTOR,
     data_pointer,
     spread,
+    sum_of_lanes,
     vector_constant,
     vector_exp,
     vector_pointer,
@@ -32,51 +33,99 @@ Vector = Any
 """A value of LLVM: LANES floats."""
 
 
-def make_map(function: Callable[..., tuple[Vector, ...]]) -> Callable[..., None]:
+TURNS = 4
+"""Sums of the same numbers that take turns, so that an addition need not wait for the one before.
+"""
+
+
+def make_map(function: Callable[..., tuple[Vector, ...]], sums: int = 0) -> Callable[..., Any]:
     """The intrinsic map(count, outputs, inputs, scalar), for i < count:
 
         outputs[i] = function(inputs[i], scalar)
 
     `outputs` and `inputs` are tuples of float32 vectors; an output may be one of the inputs.
     `function` is given LLVM's builder, a vector of each input, and a vector with the scalar in
-    every lane.
+    every lane; or one for each of a tuple of scalars. The last `sums` of its results are added up
+    and returned, as a number or a tuple: in an order that `count` alone decides.
     """
 
     @intrinsic
     def mapped(context, count, outputs, inputs, scalar):
         def generate(context, builder, signature, arguments):
             def pointers(index):
-                kind, parts = signature.args[index], arguments[index]
+                kinds = signature.args[index].types
+                parts = cgutils.unpack_tuple(builder, arguments[index])
                 return [
-                    data_pointer(context, builder, kind.dtype, part)
-                    for part in cgutils.unpack_tuple(builder, parts)
+                    data_pointer(context, builder, kind, part)
+                    for kind, part in zip(kinds, parts, strict=True)
                 ]
 
             count = arguments[0]
             outputs, inputs = pointers(1), pointers(2)
-            scalar = spread(builder, arguments[3])
-            lanes = ir.Constant(SIZE, LANES)
-            whole = builder.sdiv(count, lanes)
-            with cgutils.for_range(builder, whole) as loop:
-                start = builder.mul(loop.index, lanes)
+            numbers = [arguments[3]]
+            if isinstance(scalar, types.BaseTuple):
+                numbers = cgutils.unpack_tuple(builder, arguments[3])
+            scalars = [spread(builder, number) for number in numbers]
+            zeros = ir.Constant(VECTOR, None)
+            totals = [
+                [cgutils.alloca_once_value(builder, zeros) for _ in range(sums)]
+                for _ in range(TURNS if sums else 1)
+            ]
+
+            def add(values, turn):
+                for value, total in zip(values, totals[turn], strict=True):
+                    builder.store(builder.fadd(builder.load(total), value), total)
+
+            def work(start, turn):
                 sources = [vector_pointer(builder, base, start) for base in inputs]
                 vectors = [builder.load(source, align=4) for source in sources]
-                results = function(builder, *vectors, scalar)
-                for base, result in zip(outputs, results, strict=True):
+                results = function(builder, *vectors, *scalars)
+                for base, result in zip(outputs, results, strict=False):
                     builder.store(result, vector_pointer(builder, base, start), align=4)
-            done = builder.mul(whole, lanes)
+                add(results[len(outputs) :], turn)
+
+            def each(first, steps, turns):
+                """Take vectors from `first` on, as many together as there are turns."""
+                with cgutils.for_range(builder, steps) as loop:
+                    start = builder.add(first, builder.mul(loop.index, lanes(turns)))
+                    for turn in range(turns):
+                        work(builder.add(start, lanes(turn)), turn)
+                return builder.add(first, builder.mul(steps, lanes(turns)))
+
+            done = ir.Constant(SIZE, 0)
+            if sums:
+                done = each(done, builder.sdiv(count, lanes(TURNS)), TURNS)
+            done = each(done, builder.sdiv(builder.sub(count, done), lanes(1)), 1)
             rest = builder.sub(count, done)
             with builder.if_then(builder.icmp_signed(">", rest, ir.Constant(SIZE, 0))):
-                map_rest(builder, function, outputs, inputs, scalar, done, rest)
-            return context.get_dummy_value()
+                parts = map_rest(builder, function, outputs, inputs, scalars, done, rest)
+                add(parts, 0)
+            if not sums:
+                return context.get_dummy_value()
+            found = []
+            for turns in zip(*totals, strict=True):
+                first, second, third, fourth = map(builder.load, turns)
+                both = builder.fadd(first, second), builder.fadd(third, fourth)
+                found.append(sum_of_lanes(builder, builder.fadd(*both)))
+            if sums == 1:
+                return found[0]
+            return context.make_tuple(builder, signature.return_type, found)
 
-        return types.void(types.intp, outputs, inputs, types.float32), generate
+        number = types.float32
+        result = (types.void, number)[sums] if sums < 2 else types.UniTuple(number, sums)
+        return result(types.intp, outputs, inputs, scalar), generate
 
     return mapped
 
 
-def map_rest(builder, function, outputs, inputs, scalar, done, rest):
-    """The last `rest` < LANES elements, by way of vectors on the stack."""
+def lanes(vectors: int) -> ir.Constant:
+    """The floats of so many vectors."""
+    return ir.Constant(SIZE, vectors * LANES)
+
+
+def map_rest(builder, function, outputs, inputs, scalars, done, rest):
+    """The last `rest` < LANES elements, by way of vectors on the stack. Returns what is to be
+    summed, with zeros behind them."""
 
     def copy(sources, targets):
         with cgutils.for_range(builder, rest) as loop:
@@ -92,11 +141,15 @@ def map_rest(builder, function, outputs, inputs, scalar, done, rest):
 
     vectors, floats = on_stack(len(inputs))
     copy([builder.gep(base, [done]) for base in inputs], floats)
-    results = function(builder, *[builder.load(vector) for vector in vectors], scalar)
+    results = function(builder, *[builder.load(vector) for vector in vectors], *scalars)
     vectors, floats = on_stack(len(outputs))
-    for vector, result in zip(vectors, results, strict=True):
+    for vector, result in zip(vectors, results, strict=False):
         builder.store(result, vector)
     copy(floats, [builder.gep(base, [done]) for base in outputs])
+    indices = ir.Constant(ir.VectorType(SIZE, LANES), list(range(LANES)))
+    inside = builder.icmp_signed("<", indices, spread(builder, rest))
+    zeros = ir.Constant(VECTOR, None)
+    return [builder.select(inside, part, zeros) for part in results[len(outputs) :]]
 
 
 def sigmoid(builder, x):
@@ -179,6 +232,29 @@ def soft_caps(builder, x, cap):
     return builder.fmul(cap, capped), slope
 
 
+def norm_slopes(builder, dout, x, weight, dweight, inverse):
+    """Of RMSNorm: dweight, and what its slope sums."""
+    along = builder.fmul(builder.fmul(dout, x), inverse)
+    return builder.fadd(dweight, along), builder.fmul(along, weight)
+
+
+def layer_norm_slopes(builder, dout, x, weight, dweight, dbias, mean, inverse):
+    """Of LayerNorm: dweight and dbias, and what its slope and its level sum."""
+    unit = builder.fmul(builder.fsub(x, mean), inverse)
+    gradient = builder.fmul(dout, weight)
+    dweight = builder.fadd(dweight, builder.fmul(dout, unit))
+    return dweight, builder.fadd(dbias, dout), builder.fmul(gradient, unit), gradient
+
+
+def squared_distance(builder, x, mean):
+    distance = builder.fsub(x, mean)
+    return (builder.fmul(distance, distance),)
+
+
+def shifted_exponential(builder, x, top):
+    return (vector_exp(builder, builder.fsub(x, top)),)
+
+
 swiglu = make_map(swiglu_vector)
 swiglu_gradient = make_map(swiglu_gradients)
 swiglu_gradient_only = make_map(lambda *arguments: swiglu_gradients(*arguments)[:2])
@@ -189,3 +265,9 @@ gelu_gradient_only = make_map(lambda *arguments: gelu_gradients(*arguments)[:1])
 rotate_halves = make_map(rotated_halves)
 soft_cap = make_map(soft_caps)
 soft_cap_only = make_map(lambda *arguments: soft_caps(*arguments)[:1])
+norm_sums = make_map(norm_slopes, sums=1)
+layer_norm_sums = make_map(layer_norm_slopes, sums=2)
+sum_of = make_map(lambda builder, x, _: (x,), sums=1)
+sum_of_products = make_map(lambda builder, x, y, _: (builder.fmul(x, y),), sums=1)
+sum_of_squared_distances = make_map(squared_distance, sums=1)
+sum_of_exponentials = make_map(shifted_exponential, sums=1)

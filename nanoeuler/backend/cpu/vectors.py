@@ -5,7 +5,6 @@ that the elements are neighbours. `fill` and `scale_into` stand in for assignmen
 compile Numba's general copy with its error messages, which takes a second for every kernel.
 """
 
-import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -13,8 +12,9 @@ from numba.core.imputils import impl_ret_borrowed
 from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
 
-from nanoeuler.backend.cpu.simd import SIZE, data_pointer
-from nanoeuler.system.compiling import FAST_MATH, compiled
+from nanoeuler.backend.cpu.simd import ONE, SIZE, data_pointer
+from nanoeuler.backend.cpu.vector_maps import sum_of_products
+from nanoeuler.system.compiling import compiled
 
 FLOAT_VECTOR = types.Array(types.float32, 1, "C")
 
@@ -110,15 +110,12 @@ def fill(values, value):
         values[i] = value
 
 
-@compiled(fastmath=FAST_MATH)
+@compiled()
 def scale_into(values, factor, out):
     for i in range(len(values)):
         out[i] = values[i] * factor
 
 
-@compiled(fastmath=FAST_MATH)
+@compiled()
 def dot(a, b):
-    total = np.float32(0)
-    for e in range(len(a)):
-        total += a[e] * b[e]
-    return total
+    return sum_of_products(len(a), (), (a, b), ONE)

@@ -55,6 +55,7 @@ class CudaBackend(DecodingOps, LogitOps, BiasedOps, FormOps, OptimizerOps):
     """
 
     name = "cuda"
+    own_rounding = "cuBLASLt chooses its algorithms for each model of GPU"
     keeps_caches = True  # with the graphs recorded for them
     fused_layers = ((AttentionForm, SwigluForm), (BiasedAttentionForm, GeluForm))
     fused_variants = MappingProxyType({AttentionForm: frozenset({"qk_norm"})})

@@ -39,6 +39,7 @@ class WebGpuBackend(LogitOps, OptimizerOps):
     """Arrays of a WebGPU adapter, in float32."""
 
     name = "webgpu"
+    own_rounding = "each driver compiles the kernels in its own way"
     keeps_caches = True  # with the launches recorded for them
 
     # ---- embedding
