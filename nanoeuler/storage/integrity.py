@@ -9,7 +9,9 @@ describes holds its own, the seal:
 What a seal proves to be as its writer left it is not checked key by key.
 """
 
+import contextlib
 import functools
+import hashlib
 import json
 import os
 import socket
@@ -145,30 +147,75 @@ def kept_sha256(path: Path) -> str:
     That of a large file is kept in the user's cache folder, so that the next process need not read
     the whole file.
     """
+    identity = identity_of(path)
+    return remembered(str(path), *identity) if identity else sha256_file(path)
+
+
+def identity_of(path: Path) -> tuple[int, ...]:
+    """Size, inode and times of a file; none where it could change again without a new time."""
     status = os.stat(path)
     if time.time() - max(status.st_mtime, status.st_ctime) < SETTLED_SECONDS:
-        return sha256_file(path)
+        return ()
     times = status.st_mtime_ns, status.st_ctime_ns
-    return remembered(str(path.absolute()), status.st_size, status.st_dev, status.st_ino, *times)
+    return status.st_size, status.st_dev, status.st_ino, *times
 
 
 @functools.cache
-def remembered(path: str, size: int, *identity: int) -> str:
-    if size < KEPT_BYTES:
-        return sha256_file(path)
-    name = sha256_text(canonical_json([socket.gethostname(), path, size, *identity]))
-    try:
-        note = cache_folder() / "sha256" / name
-        if time.time() - note.stat().st_mtime < FORGOTTEN_SECONDS:
-            return read_text(note, MOST_NOTE)
-    except (OSError, UserError, UnicodeDecodeError):
-        pass
-    except RuntimeError:  # this user has no home
-        return sha256_file(path)
-    found = sha256_file(path)
-    try:
-        with atomic_write(note) as file:
-            file.write(found)
-    except (OSError, UserError):
-        pass  # where nothing can be kept, the next process reads the file again
+def remembered(path: str, *identity: int) -> str:
+    note = note_of_hash(Path(path), identity)
+    found = read_hash(note)
+    if found is None:
+        found = sha256_file(path)
+        keep_hash(note, found)
     return found
+
+
+def note_of_hash(path: Path, identity: tuple[int, ...]) -> Path | None:
+    """Where the hash of a file is kept; None for a small one, and for a user without a home."""
+    if not identity or identity[0] < KEPT_BYTES:
+        return None
+    name = sha256_text(canonical_json([socket.gethostname(), str(path.absolute()), *identity]))
+    try:
+        return cache_folder() / "sha256" / name
+    except RuntimeError:
+        return None
+
+
+def read_hash(note: Path | None) -> str | None:
+    with contextlib.suppress(OSError, UserError, UnicodeDecodeError):
+        if note is not None and time.time() - note.stat().st_mtime < FORGOTTEN_SECONDS:
+            return read_text(note, MOST_NOTE)
+    return None
+
+
+def keep_hash(note: Path | None, found: str) -> None:
+    """Where nothing can be kept, the next process reads the file again."""
+    if note is not None:
+        with contextlib.suppress(OSError, UserError), atomic_write(note) as file:
+            file.write(found)
+
+
+class HashedReading:
+    """Compares a file with the hash that its writer noted, while it is read from end to end.
+
+    Nothing is computed where `expected` is None, or is the hash that was kept.
+    """
+
+    def __init__(self, path: Path, expected: str | None, origin: Origin):
+        self.path, self.expected, self.origin = path, expected, origin
+        self.identity = identity_of(path)
+        known = expected is None or read_hash(note_of_hash(path, self.identity)) == expected
+        self.hash = None if known else hashlib.sha256()
+
+    def update(self, content: bytes) -> None:
+        if self.hash:
+            self.hash.update(content)
+
+    def finish(self) -> None:
+        """Raise `UserError` unless what was read is what the writer wrote."""
+        if self.hash:
+            found = self.hash.hexdigest()
+            if found != self.expected:
+                raise self.origin.refusal(self.path, found, self.expected)
+            if self.identity and self.identity == identity_of(self.path):
+                keep_hash(note_of_hash(self.path, self.identity), found)

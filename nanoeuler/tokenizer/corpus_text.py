@@ -91,6 +91,7 @@ class CorpusText:
     name: str
     data: FileBytes
     offsets: Any  # int64 (documents + 1,), or `Offsets`
+    sha256: str | None = None  # of the text, where it has not been compared
 
     @property
     def documents(self) -> int:
@@ -106,7 +107,8 @@ class Corpus:
 
     With `group`, it has the texts of that group alone; sources without groups belong to group 0.
     With `sampled` and more text than that for training, it has that text alone, of which no byte
-    has been read: who encodes it finds out whether it has changed.
+    has been read: who encodes it finds out whether it has changed. With `unread`, who reads the
+    texts compares them with their hashes.
     """
 
     def __init__(
@@ -115,8 +117,10 @@ class Corpus:
         group: int | None = None,
         threads: int = 1,
         sampled: int | None = None,
+        unread: bool = False,
     ):
         self.path = Path(manifest_path)
+        self.origin = Origin("`nanoeuler assemble`", f"delete {self.path} and run it again")
         manifest = read_json(self.path)
         try:
             self.fingerprint: str = manifest["fingerprint"]
@@ -132,7 +136,7 @@ class Corpus:
             size = sum(text["bytes"] for _, _, text in entries)
             whole = sampled is None or size <= sampled
             opened = list(
-                map_in_order(lambda entry: self.open_text(*entry, whole), entries, threads)
+                map_in_order(lambda entry: self.open_text(*entry, whole, unread), entries, threads)
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise UserError(
@@ -143,14 +147,15 @@ class Corpus:
         for text in opened:
             self.texts[text.split].append(text)
 
-    def open_text(self, split: str, source: str, entry: dict, whole: bool) -> CorpusText:
-        """Open the files of one source, and read them if `whole`.
+    def open_text(
+        self, split: str, source: str, entry: dict, whole: bool, unread: bool
+    ) -> CorpusText:
+        """Open the files of one source, and read them if `whole`, but not the text if `unread`.
 
         Raises `UserError` when the manifest does not fit them.
         """
         text = self.path.parent / entry["text"]
         offsets = self.path.parent / entry["offsets"]
-        origin = Origin("`nanoeuler assemble`", f"delete {self.path} and run it again")
         for path, size, sha256 in (
             (text, entry["bytes"], entry.get("sha256")),
             (offsets, 8 * (entry["documents"] + 1), entry.get("offsets_sha256")),
@@ -161,14 +166,15 @@ class Corpus:
                     f"{path}: {found} where {self.path.name} says {size:,} bytes; "
                     "run `nanoeuler assemble` again"
                 )
-            if whole:
-                check_file(path, sha256, origin)
+            if whole and not (unread and path == text):
+                check_file(path, sha256, self.origin)
         if not whole:
             return CorpusText(split, source, text.stem, FileBytes(text), Offsets(offsets))
         borders = np.fromfile(offsets, "<u8").astype(np.int64)  # (documents + 1,)
         if borders[0] != 0 or borders[-1] != entry["bytes"] or (np.diff(borders) <= 0).any():
             raise damaged_offsets(offsets, text)
-        return CorpusText(split, source, text.stem, FileBytes(text), borders)
+        sha256 = entry.get("sha256") if unread else None
+        return CorpusText(split, source, text.stem, FileBytes(text), borders, sha256)
 
 
 def damaged_offsets(offsets: Path, text: Path) -> UserError:

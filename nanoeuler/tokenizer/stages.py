@@ -1,6 +1,7 @@
 """The stages that learn a tokenizer from a corpus, encode a corpus, and import GPT-2's."""
 
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from nanoeuler import log
 from nanoeuler.errors import UserError
 from nanoeuler.storage.files import link_or_copy
 from nanoeuler.storage.folders import atomic_folder, require_ours
-from nanoeuler.storage.integrity import write_note
+from nanoeuler.storage.integrity import HashedReading, write_note
 from nanoeuler.tokenizer import gpt2_files
 from nanoeuler.tokenizer.bpe import learn
 from nanoeuler.tokenizer.corpus_text import Chunk, Corpus, chunks, map_in_order, sample
@@ -100,22 +101,24 @@ def tokenize_corpus(
 ) -> TokenStore:
     """Write the shards of a corpus, or of one group of it, and a manifest to the folder `output`.
 
-    Raises `UserError` when the tokenizer does not have the `vocab_size` ids of the configuration.
+    Each text is read once: it is compared with its hash while it is encoded. Raises `UserError` for
+    one that has changed, and for a tokenizer without the `vocab_size` ids of the configuration.
     """
     check_threads(threads)
     require_ours(output)
-    corpus, tokenizer = Corpus(corpus_path, group, threads), Tokenizer.load(tokenizer_path)
+    corpus = Corpus(corpus_path, group, threads, unread=True)
+    tokenizer = Tokenizer.load(tokenizer_path)
     if tokenizer.vocab_size != vocab_size:
         raise UserError(
             f"{tokenizer_path}: it has {tokenizer.vocab_size} ids where tokenizer.vocab_size is "
             f"{vocab_size}; change that or run `nanoeuler bpe` again"
         )
     encoder = ChunkEncoder(corpus, tokenizer)
-    found = list(chunks(corpus))
-    total = sum(chunk.stop - chunk.start for chunk in found)
+    total = sum(len(text.data) for texts in corpus.texts.values() for text in texts)
     with (
         atomic_folder(output) as folder,
         log.Progress("tokenize", total, "MB", scale=1e-6) as progress,
+        ThreadPoolExecutor(1) as hasher,
     ):
         writers = {
             split: [
@@ -124,9 +127,18 @@ def tokenize_corpus(
             ]
             for split, texts in corpus.texts.items()
         }
-        for chunk, ids in zip(found, map_in_order(encoder.encode, found, threads), strict=True):
+        readings = {
+            split: [HashedReading(text.data.path, text.sha256, corpus.origin) for text in texts]
+            for split, texts in corpus.texts.items()
+        }
+        for chunk, content, ids in map_in_order(encoder.encode, chunks(corpus), threads):
+            hashing = hasher.submit(readings[chunk.split][chunk.source].update, content)
             writers[chunk.split][chunk.source].write(ids)
+            hashing.result()
             progress.update(chunk.stop - chunk.start)
+        for of_split in readings.values():
+            for reading in of_split:
+                reading.finish()
         splits = {
             split: joined(
                 (text.source, writer.entry(text.documents, len(text.data)))
@@ -145,8 +157,8 @@ class ChunkEncoder:
         self.corpus, self.tokenizer = corpus, tokenizer
         self.dtype = token_dtype(tokenizer.vocab_size)
 
-    def encode(self, chunk: Chunk) -> np.ndarray:
-        """Return the ids of a chunk: (tokens,) in the dtype of the shards."""
+    def encode(self, chunk: Chunk) -> tuple[Chunk, bytes, np.ndarray]:
+        """Return a chunk with its text and ids: (tokens,) in the dtype of the shards."""
         text = self.corpus.texts[chunk.split][chunk.source]
         first, last = np.searchsorted(text.offsets, [chunk.start, chunk.stop])
         starts = text.offsets[first:last] - chunk.start  # of the documents that start in the chunk
@@ -156,7 +168,7 @@ class ChunkEncoder:
         ids = self.tokenizer.encoder.encode(
             content, borders.astype(np.int64), frame=self.tokenizer.end_id, framed=unframed
         )
-        return ids.astype(self.dtype)
+        return chunk, content, ids.astype(self.dtype)
 
 
 def join_groups(folders: Sequence[Path], tokenizer_path: Path, output: Path) -> TokenStore:

@@ -10,7 +10,15 @@ import pytest
 from nanoeuler.errors import UserError
 from nanoeuler.storage import integrity
 from nanoeuler.storage.files import sha256_file
-from nanoeuler.storage.integrity import Origin, check_file, check_note, check_seal, seal, write_note
+from nanoeuler.storage.integrity import (
+    HashedReading,
+    Origin,
+    check_file,
+    check_note,
+    check_seal,
+    seal,
+    write_note,
+)
 
 ORIGIN = Origin("`nanoeuler tokenize`", "delete it and run it again", "https://example.org/a")
 LONG_AGO = 1_700_000_000
@@ -66,6 +74,26 @@ def test_the_hash_of_a_large_file_is_found_once_by_all_processes(large, tmp_path
     forget()
     check_file(large, expected, ORIGIN)
     assert note.stat().st_mtime_ns == written
+
+
+def test_a_file_is_compared_while_it_is_read_and_its_hash_is_kept(large, tmp_path):
+    expected = sha256_file(large)
+    half = bytes(integrity.KEPT_BYTES // 2)
+    wrong = HashedReading(large, expected, ORIGIN)
+    wrong.update(half + b"x")
+    with pytest.raises(UserError, match=r"shard\.bin: its bytes are not those"):
+        wrong.finish()
+    assert not notes(tmp_path)
+    reading = HashedReading(large, expected, ORIGIN)
+    reading.update(half)
+    reading.update(half)
+    reading.finish()
+    (note,) = notes(tmp_path)
+    assert note.read_text() == expected
+    assert HashedReading(large, expected, ORIGIN).hash is None  # known
+    HashedReading(large, None, ORIGIN).finish()  # nothing to compare with
+    with pytest.raises(UserError, match="not those"):
+        HashedReading(large, "0" * 64, ORIGIN).finish()
 
 
 def test_a_changed_file_is_read_again_whatever_its_time_of_change_says(large):

@@ -8,6 +8,7 @@ import pytest
 from tokenizer_samples import PROSE, prose_documents, write_corpus
 
 from nanoeuler.cli import main
+from nanoeuler.errors import UserError
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.corpus_text import Corpus, chunks
 from nanoeuler.tokenizer.shards import TokenStore
@@ -159,11 +160,31 @@ def test_chunks_of_any_size_have_the_same_ids(learned: Path, tmp_path: Path, siz
         )
     )
     encoder = ChunkEncoder(corpus, Tokenizer.load(learned))
-    ids = [index for chunk in chunks(corpus, size) for index in encoder.encode(chunk).tolist()]
+    ids = [index for chunk in chunks(corpus, size) for index in encoder.encode(chunk)[2].tolist()]
     assert ids == [
-        index for chunk in chunks(corpus, 100) for index in encoder.encode(chunk).tolist()
+        index for chunk in chunks(corpus, 100) for index in encoder.encode(chunk)[2].tolist()
     ]
     assert ids.count(0) == 53
+
+
+@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="Linux counts what is read")
+def test_a_text_is_read_once(learned: Path, corpus: Path, tmp_path: Path):
+    def bytes_read() -> int:
+        return int(Path("/proc/self/io").read_text().split()[1])  # rchar
+
+    texts = sum(path.stat().st_size for path in corpus.parent.glob("*/*.txt"))
+    before = bytes_read()
+    tokenize_corpus(corpus, learned, tmp_path / "tokens", vocab_size=400)
+    assert texts <= bytes_read() - before < 1.5 * texts
+
+
+def test_a_text_that_has_changed_leaves_no_tokens(learned: Path, tmp_path: Path):
+    corpus = write_corpus(tmp_path / "corpus", SOURCES)
+    text = corpus.parent / "train/gutenberg.txt"
+    text.write_bytes(text.read_bytes()[:-1] + b"!")
+    with pytest.raises(UserError, match=r"gutenberg\.txt: its bytes are not those that"):
+        tokenize_corpus(corpus, learned, tmp_path / "tokens", vocab_size=400, threads=2)
+    assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
 
 
 def sentence(capsys: pytest.CaptureFixture) -> str:

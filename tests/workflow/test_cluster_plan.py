@@ -76,6 +76,15 @@ def test_all_of_fineweb_edu_takes_more_jobs_of_the_same_memory(large):
     assert ratio == pytest.approx(text, rel=0.01)
 
 
+@pytest.mark.parametrize("share", [0.001, 0.01, 0.5])
+def test_no_job_of_all_of_fineweb_edu_takes_8_gb_whatever_is_held_out(large, share):
+    whole = whole_fineweb_edu(large)
+    held_out = whole | {"corpus": whole["corpus"] | {"validation_share": share}, "index": True}
+    costs = rule_costs(held_out, NODES, {})
+    assert {"hold_out", "choose_documents", "compare_group", "index"} <= costs.keys()
+    assert totals(costs)["megabytes"] == 6_596
+
+
 def test_nodes_with_network_extract_more_shards_at_a_time_than_the_login_node(large):
     connected = large | {"slurm": large["slurm"] | {"network": True}}
     of_login, of_nodes = (
