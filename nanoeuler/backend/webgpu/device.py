@@ -160,6 +160,7 @@ class Device:
         """Do its kernels read numbers of 16 bits?"""
         self.binding_limit = self.opened.limits["max-storage-buffer-binding-size"]
         self.workgroup_bytes = self.opened.limits["max-compute-workgroup-storage-size"]
+        self.workgroup_threads = self.opened.limits["max-compute-invocations-per-workgroup"]
         self.buffer_limit = self.opened.limits["max-buffer-size"]
         own = adapter.info["adapter_type"] == "DiscreteGPU"
         self.memory = ASSUMED_MEMORY if own else memory() // 2

@@ -12,7 +12,8 @@ import functools
 import math
 import re
 import struct
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,9 @@ WINDOW = 256
 """Bytes: what a kernel sees of a buffer begins on a multiple."""
 KEPT_NUMBERS = 1 << 14
 """Buffers of arguments that are kept for the next launch with the same ones."""
+
+TIMED_SECONDS, MOST_REPEATS = 0.01, 20
+"""Launches are timed for about so long, beside which a wait is short, or so often."""
 
 Grid = tuple[int, ...]
 
@@ -334,6 +338,28 @@ class Kernels:
             yield commands
         finally:
             self.recorded = None
+
+    def seconds(self, work: Callable[[], None]) -> float:
+        """Time of launches, repeated until it can be measured; no recording takes note of them."""
+        recorded, self.recorded = self.recorded, None
+
+        def timed(count: int) -> float:
+            self.finish()
+            began = time.perf_counter()
+            for _ in range(count):
+                work()
+            self.finish()
+            return (time.perf_counter() - began) / count
+
+        try:
+            timed(1)  # which compiles
+            return timed(max(1, min(MOST_REPEATS, round(TIMED_SECONDS / timed(1)))))
+        finally:
+            self.recorded = recorded
+
+    def finish(self) -> None:
+        """Wait until all is done: the last of it is a copy to the host."""
+        self.to_host(self.take("finish", (1,)))
 
     # ---- copies
 

@@ -9,6 +9,7 @@ from nanoeuler.backend.webgpu import sizes
 from nanoeuler.backend.webgpu.arrays import DeviceArray, halves
 from nanoeuler.backend.webgpu.kernels import flat_grid
 from nanoeuler.backend.webgpu.parts import WebGpuParts
+from nanoeuler.backend.webgpu.tilings import Tiling, Tilings
 
 Array = DeviceArray
 QUAD = 4
@@ -16,6 +17,10 @@ QUAD = 4
 
 
 class ProductOps(WebGpuParts):
+    def __init__(self, precision: str = "fp32"):
+        super().__init__(precision)
+        self.tilings = Tilings(self.device)
+
     def multiply(
         self,
         left_MK: Array,
@@ -42,8 +47,8 @@ class ProductOps(WebGpuParts):
         wide = not batch and min(M, N) >= sizes.LEAST_WIDE and in_quads(left_MK, right_NK, out_MN)
         wide = wide and (add_MN is None or in_quads(left_MK, right_NK, add_MN))
         kernel = "product_wide" if wide else "product"
-        across, down = grid_of(kernel, M, N)
-        tiles = across * down
+        tile = sizes.LARGE_TILE if wide else sizes.TILE
+        tiles = -(-M // tile) * -(-N // tile)
         parts = (
             1 if batch else max(1, min(sizes.PRODUCT_WORKGROUPS // tiles, K // sizes.LEAST_INNER))
         )
@@ -82,9 +87,28 @@ class ProductOps(WebGpuParts):
             rows = {"ROWS" if kernel == "few_rows_wide" else "rows": M}
             self.launch(kernel, "multiply", grid, **arrays, **numbers, **rows)
             return
-        grid = *grid_of(kernel, M, N), count
+        numbers |= {"rows": M, "whole_inner": K}
         along = {"LEFT_INNER": is_along(left_MK), "RIGHT_INNER": is_along(right_NK)}
-        self.launch(kernel, "multiply", grid, **arrays, **numbers, **along, rows=M, whole_inner=K)
+
+        if kernel == "product":
+            grid = -(-N // sizes.TILE), -(-M // sizes.TILE), count
+            self.launch(kernel, "multiply", grid, **arrays, **numbers, **along)
+            return
+
+        def launch(tiling: Tiling, **others: Array) -> None:
+            rows, columns, depth = tiling
+            constants = {"WIDE_ROWS": rows, "WIDE_COLUMNS": columns, "WIDE_DEPTH": depth} | along
+            grid = -(-N // columns), -(-M // rows), count
+            self.launch(kernel, "multiply", grid, **arrays | others, **numbers, **constants)
+
+        def seconds(tiling: Tiling) -> float:
+            # `out` may be added to
+            scratch = self.kernels.take("timing", out.shape)
+            others = {"out": scratch} if add is not None else {"out": scratch, "add": scratch}
+            return self.kernels.seconds(lambda: launch(tiling, **others))
+
+        launch(self.tilings.of(described(left_MK, right_NK, out), seconds))
+        self.kernels.scratch.pop("timing", None)
 
     def multiply_in_parts(
         self,
@@ -133,11 +157,11 @@ class ProductOps(WebGpuParts):
         self.multiply(x_NR, weight_RO.T, out_NO, scale, out_NO)
 
 
-def grid_of(kernel: str, rows: int, columns: int) -> tuple[int, int]:
-    """Tiles of a product: across, and down."""
-    wide = kernel == "product_wide"
-    height, width = (sizes.WIDE_ROWS, sizes.WIDE_COLUMNS) if wide else (sizes.TILE, sizes.TILE)
-    return -(-columns // width), -(-rows // height)
+def described(left_MK: Array, right_NK: Array, out: Array) -> str:
+    """What the time of a product depends on."""
+    sizes_MNK = "x".join(map(str, (*out.shape, left_MK.shape[-1])))
+    along = " ".join("along" if is_along(each) else "across" for each in (left_MK, right_NK))
+    return f"{sizes_MNK} {along} {right_NK.dtype.name}"
 
 
 def is_along(matrix: Array) -> bool:

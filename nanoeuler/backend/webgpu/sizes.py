@@ -12,14 +12,8 @@ TILE = 64
 STEP = TILE // 4
 """Elements of the inner dimension that are in a workgroup's memory at a time."""
 
-WIDE_ROWS = 128
-"""Rows of a large product that a workgroup makes, whose threads make 8 × 8 each."""
-
-WIDE_COLUMNS = 128
-"""Columns of it."""
-
-WIDE_DEPTH = 8
-"""Elements of the inner dimension of a large product that are read at a time: 4 or a multiple."""
+LARGE_TILE = 128
+"""The tile of large products by which their inner dimension is cut: see tilings.py for theirs."""
 
 LEAST_WIDE = 65
 """Rows and columns of a product, at least, that takes such tiles."""
