@@ -1,20 +1,26 @@
-"""The WebGPU engine on this machine's adapter: products, training steps, decoding; all in fp32.
+"""The WebGPU engine on this machine's adapter: products, training steps, decoding.
 
-    python benchmarks/webgpu_step.py --presets medium base --beside cuda
+    python benchmarks/webgpu_step.py --presets medium base --beside cuda --kernels 8
 
-Beside it, in turns in the same process, another engine: cuda in fp32 (not tf32), or cpu. Each
-figure is the median of several turns, and a ratio the other engine's time over WebGPU's. Products
+Beside it, in turns in the same process, another engine: cpu, or cuda, whose products are in fp32
+(not tf32) as WebGPU's, and whose steps and decoding in bf16. Each figure is the median of several
+turns with the fastest and the slowest, and a ratio the other engine's time over WebGPU's. Products
 are given in TFLOP/s, for each of the three that a linear layer takes; a step is forward, backward,
 clipping and AdamW on random tokens; decoding takes the likeliest token at batch 1, the host waiting
-for each. The first line names adapter, driver and limits. About two minutes on a large GPU.
+for each, with matrices in float32 and, where the adapter reads it, in float16. The first line names
+adapter, driver and limits. About two minutes on a large GPU.
 
-`--sizes TILE=32` and the like replace numbers of nanoeuler/backend/webgpu/sizes.py, to compare.
+`--kernels N` adds the N kernels that take the most time of a step and of a decoded token, each by
+timestamps around a pass of its own. `--sizes TILE=32` and the like replace numbers of
+nanoeuler/backend/webgpu/sizes.py, to compare.
 """
 
 import argparse
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,10 +28,12 @@ import numpy as np
 from nanoeuler.backend import make_backend
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.webgpu import sizes
+from nanoeuler.backend.webgpu.engine import WebGpuBackend
+from nanoeuler.backend.webgpu.kernels import FOLDER, Command
 from nanoeuler.model.appending import extend
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import initial_parameters
-from nanoeuler.model.transformer import Transformer
+from nanoeuler.model.in_use import model_in_use
 from nanoeuler.training.optimizer.adamw import AdamW
 from nanoeuler.training.state import TrainingState
 from nanoeuler.training.streams import TextStream
@@ -42,29 +50,36 @@ def main() -> None:
         if not hasattr(sizes, name):
             raise SystemExit(f"--sizes {name}: sizes.py has no such number")
         setattr(sizes, name, int(value))
-    engines = [make_backend("webgpu")]
+    engine = WebGpuBackend()
+    others: list[Backend] = []
     if options.beside:
-        engines.append(make_backend(options.beside, precision="fp32", residual="fp32"))
-    for engine in engines:
-        print(engine.environment())
+        others = [make_backend(options.beside, precision=each) for each in ("fp32", "bf16")]
+    for each in (engine, *others):
+        print(each.environment())
     n = options.products
     for name, shape in {"x Wᵀ": "linear", "dout W": "input", "doutᵀ x": "weight"}.items():
-        times = in_turns([product(engine, shape, n) for engine in engines])
-        rates = [2e-12 * n**3 / each for each in times]
-        report(f"{name}, {n}³", [f"{rate:.2f} TFLOP/s" for rate in rates], times)
+        times = in_turns([product(each, shape, n) for each in (engine, *others[:1])])
+        report(f"{name}, {n}³", lambda each: f"{2e-12 * n**3 / each:.2f} TFLOP/s", times)
     for preset in options.presets:
         config = ModelConfig.from_dict({"preset": preset})
-        times = in_turns([training(engine, config, options.rows) for engine in engines])
         tokens = options.rows * config.context
-        shown = [f"{1e3 * each:.1f} ms, {tokens / each:,.0f} tokens/s" for each in times]
-        report(f"{preset}, a step of {options.rows} × {config.context}", shown, times)
-        times = in_turns([decoding(engine, config) for engine in engines])
-        shown = [f"{DECODED / each:.0f} tokens/s" for each in times]
-        report(f"{preset}, decoding at batch 1", shown, times)
+        times = in_turns([training(each, config, options.rows) for each in (engine, *others[1:])])
+        title = f"{preset}, a step of {options.rows} × {config.context}"
+        report(title, partial(speed, tokens), times)
+        for halves in (False, True):
+            engine.halves_weights = halves and engine.device.has_halves
+            if halves == engine.halves_weights:
+                times = in_turns([decoding(each, config) for each in (engine, *others[1:])])
+                kind = "float16" if halves else "float32"
+                title = f"{preset}, decoding at batch 1, {kind}"
+                report(title, partial(speed, DECODED), times)
+        if options.kernels:
+            for title, work in (("step", training), ("token", decoding)):
+                show_kernels(engine, f"{preset}, {title}", work, config, options)
 
 
-def in_turns(sides: list[Callable[[], Any]]) -> list[float]:
-    """Seconds of each side, the median of turns that they take after each other."""
+def in_turns(sides: list[Callable[[], Any]]) -> list[list[float]]:
+    """Seconds of each side, of turns that they take after each other."""
     for side in sides:
         side()
         side()  # recorded by now
@@ -74,12 +89,89 @@ def in_turns(sides: list[Callable[[], Any]]) -> list[float]:
             began = time.perf_counter()
             side()
             found.append(time.perf_counter() - began)
-    return [statistics.median(each) for each in seconds]
+    return seconds
 
 
-def report(title: str, shown: list[str], seconds: list[float]) -> None:
-    ratio = f"  ratio {seconds[1] / seconds[0]:.2f}" if len(seconds) > 1 else ""
-    print(f"{title:<32} {'  beside  '.join(shown)}{ratio}", flush=True)
+def speed(tokens: int, seconds: float) -> str:
+    return f"{1e3 * seconds:.1f} ms, {tokens / seconds:,.0f} tokens/s"
+
+
+def report(title: str, show: Callable[[float], str], seconds: list[list[float]]) -> None:
+    shown = [
+        f"{show(statistics.median(each))} ({1e3 * min(each):.1f} to {1e3 * max(each):.1f} ms)"
+        for each in seconds
+    ]
+    medians = [statistics.median(each) for each in seconds]
+    ratio = f"  ratio {medians[1] / medians[0]:.2f}" if len(medians) > 1 else ""
+    print(f"{title:<36} {'  beside  '.join(shown)}{ratio}", flush=True)
+
+
+def show_kernels(
+    engine: WebGpuBackend,
+    title: str,
+    work: Callable[..., Callable[[], Any]],
+    config: ModelConfig,
+    options: argparse.Namespace,
+) -> None:
+    """Print which kernels take the most of the device's time."""
+    kernels, programs = engine.kernels, list[list[Command]]()
+    replay = kernels.replay
+
+    def kept(commands: list[Command]) -> None:
+        programs.append(commands)
+        replay(commands)
+
+    vars(kernels)["replay"] = kept  # in front of the method
+    turn = work(engine, config, *([options.rows] if work is training else []))
+    turn()
+    turn()
+    del vars(kernels)["replay"]
+    files = {path.stem: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.wgsl")}
+    names = {
+        id(pipeline): f"{name}.{entry}"
+        for (text, entry), (pipeline, _) in kernels.pipelines.items()
+        for name, code in files.items()
+        if text.endswith(code)
+    }
+    times, counts = Counter[str](), Counter[str]()
+    for (pipeline, *_), seconds in device_times(engine, programs[-1]):
+        times[names[id(pipeline)]] += round(1e9 * seconds)
+        counts[names[id(pipeline)]] += 1
+    whole = sum(times.values())
+    print(f"{title}: {1e-6 * whole:.2f} ms of the device in {sum(counts.values())} launches")
+    for name, nanoseconds in times.most_common(options.kernels):
+        share = f"{100 * nanoseconds / whole:.0f} %"
+        print(f"    {name:<30} {1e-6 * nanoseconds:9.3f} ms {share:>5} {counts[name]:>5} launches")
+
+
+def device_times(engine: WebGpuBackend, commands: list[Command]) -> list[tuple[Command, float]]:
+    """Seconds of each launch, by timestamps around a pass of its own."""
+    import wgpu
+
+    kernels, usage = engine.kernels, wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC
+    found: list[tuple[Command, float]] = []
+    for first in range(0, len(commands), 1000):
+        part = commands[first : first + 1000]
+        queries = kernels.opened.create_query_set(type="timestamp", count=2 * len(part))
+        buffer = kernels.opened.create_buffer(size=16 * len(part), usage=usage)
+        encoder = kernels.opened.create_command_encoder()
+        for index, (pipeline, group, grid) in enumerate(part):
+            stamps = {
+                "query_set": queries,
+                "beginning_of_pass_write_index": 2 * index,
+                "end_of_pass_write_index": 2 * index + 1,
+            }
+            compute = encoder.begin_compute_pass(timestamp_writes=stamps)
+            compute.set_pipeline(pipeline)
+            compute.set_bind_group(0, group)
+            compute.dispatch_workgroups(*grid)
+            compute.end()
+        encoder.resolve_query_set(queries, 0, 2 * len(part), buffer, 0)
+        kernels.flush()
+        kernels.queue.submit([encoder.finish()])
+        stamped = np.frombuffer(kernels.queue.read_buffer(buffer), np.uint64).reshape(-1, 2)
+        found += zip(part, (1e-9 * (stamped[:, 1] - stamped[:, 0])).tolist(), strict=True)
+    return found
 
 
 def product(engine: Backend, shape: str, n: int) -> Callable[[], None]:
@@ -108,7 +200,7 @@ def training(engine: Backend, config: ModelConfig, rows: int) -> Callable[[], ob
 
 
 def decoding(engine: Backend, config: ModelConfig) -> Callable[[], None]:
-    model = Transformer(config, engine.from_host(initial_parameters(config, 1)), engine)
+    model = model_in_use(config, initial_parameters(config, 1), engine)
 
     def turn() -> None:
         cache, token = model.new_cache(1, DECODED), 1
@@ -127,6 +219,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--presets", nargs="*", default=["medium"])
     parser.add_argument("--rows", type=int, default=16)
     parser.add_argument("--products", type=int, default=4096, metavar="N")
+    parser.add_argument("--kernels", type=int, default=0, metavar="N")
     parser.add_argument("--sizes", nargs="*", default=[], metavar="NAME=NUMBER")
     return parser.parse_args()
 

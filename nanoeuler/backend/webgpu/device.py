@@ -43,8 +43,8 @@ WANTED = (
 """Limits that are asked for as the adapter has them; of others the standard's defaults do."""
 
 HALVES = "shader-f16"
-WANTED_FEATURES = (HALVES,)
-"""Features that are asked for where the adapter has them."""
+WANTED_FEATURES = (HALVES, "timestamp-query")
+"""Features that are asked for where the adapter has them; the second is for benchmarks."""
 
 
 @functools.cache
