@@ -21,6 +21,9 @@ SCRIPTS = (
 )
 """Files of this folder that a page with a model has, in this order."""
 
+BLOCK = 32
+"""Numbers of a matrix in int8 that share a scale."""
+
 
 def script(name: str) -> str:
     """The text of a script."""
@@ -69,6 +72,37 @@ def halves(saved: SavedModel) -> np.ndarray:
     tensors = written_tensors(saved.config)
     numbers = np.concatenate([buffer[tensor.name].reshape(-1) for tensor in tensors])
     return round_to_bfloat16(numbers).view(np.uint32)
+
+
+def in_blocks(saved: SavedModel) -> bytes:
+    """The written tensors with matrices in int8, for a page.
+
+    First all vectors in bfloat16, one after another, then the codes of all matrices, a byte each,
+    of blocks of `BLOCK` numbers, the last one filled with zeros, then the float32 scale of each
+    block: a number is its code times that.
+    """
+    buffer, tensors = FlatBuffer(saved.config, saved.parameters), written_tensors(saved.config)
+    arrays: dict[bool, list[np.ndarray]] = {True: [], False: []}
+    for tensor in tensors:
+        arrays[is_vector(tensor)].append(buffer[tensor.name].reshape(-1))
+    vectors, matrices = np.concatenate(arrays[True]), np.concatenate(arrays[False])
+    blocks_NB = np.pad(matrices, (0, -len(matrices) % BLOCK)).reshape(-1, BLOCK)
+    scales_N = (np.abs(blocks_NB).max(axis=1) / 127).astype("<f4")
+    codes_NB = np.rint(blocks_NB / np.where(scales_N, scales_N, 1)[:, None]).astype(np.int8)
+    rounded = (round_to_bfloat16(vectors).view(np.uint32) >> 16).astype("<u2")
+    return b"".join(each.tobytes() for each in (rounded, codes_NB, scales_N))
+
+
+def bytes_in_blocks(config: ModelConfig) -> int:
+    """Bytes of `in_blocks`."""
+    sizes = {True: 0, False: 0}
+    for tensor in written_tensors(config):
+        sizes[is_vector(tensor)] += tensor.size
+    return 2 * sizes[True] + -(-sizes[False] // BLOCK) * (BLOCK + 4)
+
+
+def is_vector(tensor: Tensor) -> bool:
+    return len(tensor.shape) == 1
 
 
 def round_to_bfloat16(values: np.ndarray) -> np.ndarray:

@@ -6,14 +6,25 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from nanoeuler.browser.packing import describe, halves, is_known, written_tensors
+from nanoeuler.browser.packing import (
+    BLOCK,
+    bytes_in_blocks,
+    describe,
+    halves,
+    in_blocks,
+    is_known,
+    is_vector,
+    written_tensors,
+)
 from nanoeuler.errors import UserError
+from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import load_model
 from nanoeuler.serving.channel import ServedModel
 from nanoeuler.serving.errors import ApiError, wrong
 
 MOST_BYTES = 150_000_000
-"""Most bytes of the weights of a model that a page may have."""
+"""Most bytes of the weights of a model that a page may have: where they are more in bfloat16, they
+come in int8."""
 MOST_TOKENS = 2048
 """Most tokens of a prompt and its reply there: a page makes room for all of them."""
 KEPT = "this server gives no weights; start it with --give-weights"
@@ -33,7 +44,7 @@ class Copies:
         self.read: dict[str, tuple[dict[str, Any], bytes]] = {}
 
     async def copy(self, name: str) -> tuple[dict[str, Any], bytes]:
-        """What model.js must know, and the weights in bfloat16. Raises `ApiError`."""
+        """What model.js must know, and the weights. Raises `ApiError`."""
         refused = self.offers[name]
         if isinstance(refused, str):
             raise wrong("model", refused)
@@ -50,7 +61,13 @@ class Copies:
                 raise wrong("model", f"{served.folder} has changed; start the server again")
             described = describe(saved, served.tokenizer)
             described["config"]["context"] = min(served.context, MOST_TOKENS)
-            self.read[name] = described, (halves(saved) >> 16).astype("<u2").tobytes()
+            if bytes_in_halves(saved.config) <= MOST_BYTES:
+                weights = (halves(saved) >> 16).astype("<u2").tobytes()
+            else:
+                vectors = [each.name for each in written_tensors(saved.config) if is_vector(each)]
+                described |= {"block": BLOCK, "vectors": vectors}
+                weights = in_blocks(saved)
+            self.read[name] = described, weights
         return self.read[name]
 
 
@@ -60,11 +77,17 @@ def offer(model: ServedModel) -> int | str:
         return "its form is not one that the page computes"
     if model.tokenizer.vocabulary.foreign is not None:
         return "its words are not GPT-2's, which are those that the page knows"
-    size = BYTES * sum(tensor.size for tensor in written_tensors(model.config))
+    size = bytes_in_halves(model.config)
+    if size > MOST_BYTES:
+        size = bytes_in_blocks(model.config)
     if size > MOST_BYTES:
         most = f"{MOST_BYTES / 1e6:.0f} MB"
-        return f"its weights have {size / 1e6:.0f} MB, and a page loads at most {most}"
+        return f"its weights have {size / 1e6:.0f} MB in int8, and a page loads at most {most}"
     return size
+
+
+def bytes_in_halves(config: ModelConfig) -> int:
+    return BYTES * sum(tensor.size for tensor in written_tensors(config))
 
 
 def part(weights: bytes, asked: str | None) -> tuple[bytes, int, dict[str, str]]:

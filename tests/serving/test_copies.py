@@ -8,8 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from nanoeuler.browser.packing import halves, written_tensors
+from nanoeuler.browser.packing import bytes_in_blocks, halves, written_tensors
 from nanoeuler.model.files import load_model
+from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.serving import copies
 from tests.serving.server import ServerProcess
 from tests.serving.test_guard import KEYS
@@ -43,6 +44,28 @@ def test_the_weights_come_by_ranges_and_whole(server, tuned_folder):
     whole = server.get("/browser/tuned/weights")
     assert whole.status == 200
     assert whole.data == b"".join(pieces)
+
+
+def test_the_weights_of_a_large_model_come_in_int8(tuned_folder, monkeypatch):
+    saved, tokenizer = load_model(tuned_folder), SimpleNamespace(vocabulary=None)
+    monkeypatch.setattr(copies, "MOST_BYTES", bytes_in_blocks(saved.config))
+    monkeypatch.setattr(copies, "describe", lambda *given: {"config": {}})
+    model = copies.ServedModel(tuned_folder, saved.config, tokenizer, "sft", None, "cpu", 1, 64)
+    made = copies.Copies({"tuned": model}, given=False)
+    described, weights = made.found("tuned")
+    assert len(weights) == bytes_in_blocks(saved.config)
+    buffer, tensors = FlatBuffer(saved.config, saved.parameters), written_tensors(saved.config)
+    vectors = [buffer[each.name] for each in tensors if each.name in described["vectors"]]
+    matrices = [buffer[each.name] for each in tensors if each.name not in described["vectors"]]
+    assert all(each.ndim == 1 for each in vectors)
+    count, block = sum(each.size for each in vectors), described["block"]
+    blocks = -(-sum(each.size for each in matrices) // block)
+    codes = np.frombuffer(weights, np.int8, block * blocks, 2 * count).reshape(-1, block)
+    scales = np.frombuffer(weights, "<f4", blocks, 2 * count + block * blocks)
+    exact = np.concatenate([each.reshape(-1) for each in matrices])
+    found = (codes * scales[:, None]).reshape(-1)[: len(exact)]
+    # half of a step of the block's scale, and its rounding
+    assert (np.abs(found - exact) <= 0.501 * np.repeat(scales, block)[: len(exact)]).all()
 
 
 @pytest.mark.parametrize("asked", ["bytes=9-3", "bytes=999999999-", "bytes=-5", "words", ""])
@@ -81,6 +104,8 @@ def test_why_a_page_cannot_have_a_model_is_a_sentence(tuned_folder, monkeypatch)
     capped = model._replace(config=dataclasses.replace(config, logit_cap=30.0))
     assert copies.offer(capped) == "its form is not one that the page computes"
     monkeypatch.setattr(copies, "MOST_BYTES", size - 1)
-    assert re.fullmatch(r"its weights have \d+ MB, and a page loads .*", copies.offer(model))
+    assert copies.offer(model) == bytes_in_blocks(config) < 0.6 * size
+    monkeypatch.setattr(copies, "MOST_BYTES", bytes_in_blocks(config) - 1)
+    assert re.fullmatch(r"its weights have \d+ MB in int8, and a page .*", copies.offer(model))
     tokenizer.vocabulary.foreign = "{}"
     assert "words are not GPT-2's" in copies.offer(model)

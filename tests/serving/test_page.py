@@ -3,8 +3,10 @@
 import json
 import re
 
+import numpy as np
 import pytest
 
+from nanoeuler.browser.packing import round_to_bfloat16
 from nanoeuler.model.template import alpaca
 from tests.chromium import browser, browsers, gpu_browser, open_page, sync_api, watched
 from tests.serving.conftest import FORMED
@@ -183,6 +185,32 @@ def test_without_the_library_no_json_is_offered(browser, tmp_path, tuned_folder,
         page.evaluate("document.getElementById('settings').open = true")
         sync_api.expect(page.locator("#history")).to_be_visible()
         sync_api.expect(page.locator("#json")).to_be_hidden()
+
+
+def test_weights_in_int8_are_widened(page):
+    random = np.random.default_rng(3)
+    halves = round_to_bfloat16(random.standard_normal(6).astype(np.float32))
+    codes = random.integers(-127, 128, 96).astype(np.int8)  # the last four are none's
+    scales = random.random(3).astype(np.float32)
+    parts = (halves.view(np.uint32) >> 16).astype(np.uint16), codes, scales
+    data = list(b"".join(part.tobytes() for part in parts))
+    tensors = [["norm", 2], ["one", 60], ["other", 32], ["bias", 4]]
+    described = {"tensors": tensors, "vectors": ["norm", "bias"], "block": 32}
+    found = page.evaluate(
+        """([data, described]) => Object.entries(fromBlocks(new Uint8Array(data), described))
+            .map(([name, numbers]) => [name, [...numbers]])""",
+        [data, described],
+    )
+    numbers = codes * np.repeat(scales, 32)
+    expected = {
+        "norm": halves[:2],
+        "bias": halves[2:],
+        "one": numbers[:60],
+        "other": numbers[60:92],
+    }
+    assert {name: values for name, values in found} == {
+        name: values.tolist() for name, values in expected.items()
+    }
 
 
 def load_here(page, number):

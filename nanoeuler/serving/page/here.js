@@ -17,14 +17,39 @@ async function load(name, size, progress) {
     bytes.set(new Uint8Array(await response.arrayBuffer()), first);
     progress((last + 1) / size);
   }
-  const { config, tensors, tokenizer, prompt, kernels } = described;
-  const numbers = new Float32Array(size / 2);
-  const bits = new Uint32Array(numbers.buffer);
-  new Uint16Array(bytes.buffer).forEach((half, i) => (bits[i] = half << 16));
-  const model = new Model(config, named(numbers, tensors));
+  const { config, tokenizer, prompt, kernels, block } = described;
+  const weights = (block ? fromBlocks : fromHalves)(bytes, described);
+  const model = new Model(config, weights);
   await model.useWebGpu(kernels);
   const made = { model, tokenizer: new Tokenizer(tokenizer), prompt, done: Promise.resolve() };
-  here.set(name, made);
+  here.set(name, { ...made, kind: block ? ", its matrices in int8" : "" });
+}
+
+// Weights in bfloat16, one after another.
+function fromHalves(bytes, { tensors }) {
+  return named(widened(new Uint16Array(bytes.buffer)), tensors);
+}
+
+function widened(halves) {
+  const numbers = new Float32Array(halves.length);
+  const bits = new Uint32Array(numbers.buffer);
+  halves.forEach((half, i) => (bits[i] = half << 16));
+  return numbers;
+}
+
+// Vectors in bfloat16, then matrices in int8, whose blocks have a scale: see packing.py.
+function fromBlocks(bytes, { tensors, vectors, block }) {
+  const isVector = new Set(vectors);
+  const narrow = tensors.filter(([name]) => isVector.has(name));
+  const wide = tensors.filter(([name]) => !isVector.has(name));
+  const count = (some) => some.reduce((sum, [, size]) => sum + size, 0);
+  const start = 2 * count(narrow);
+  const blocks = Math.ceil(count(wide) / block);
+  const codes = new Int8Array(bytes.buffer, start, block * blocks);
+  const scales = new Float32Array(bytes.slice(start + block * blocks).buffer);
+  const numbers = Float32Array.from(codes, (code, i) => code * scales[Math.floor(i / block)]);
+  const halves = new Uint16Array(bytes.buffer, 0, count(narrow));
+  return { ...named(widened(halves), narrow), ...named(numbers, wide) };
 }
 
 // The choices of a reply, as the server's stream has them. A model writes one reply at a time.
@@ -126,6 +151,7 @@ function hereOf({ id: name, nanoeuler: { browser: size } }) {
 
 // Which models are here, and what computes them.
 function tellHere() {
-  const told = [...here].map(([name, { model }]) => `${name} is in this page. ${model.computedBy}`);
+  const told = [...here].map(([name, { model, kind }]) =>
+    `${name} is in this page${kind}. ${model.computedBy}`);
   field("here").textContent = told.join(" ");
 }
