@@ -5,7 +5,8 @@
 // A workgroup of 64 threads takes OWN neighbouring queries of one head, or backward keys of one
 // key/value head, and OTHERS keys or queries at a time, both in its memory. Thread (y, x) finds the
 // scores of own rows 4 y to 4 y + 3 with the others x, x + 8, …; then it sums quads x, x + 8, … of
-// the head over all others, for the same rows. Keys and values are read T / OWN times, mostly from
+// the head over all others, for the same rows. COLUMNS of them, and EACH of the others, are a
+// thread's; QUADS a head's. Keys and values are read T / OWN times, mostly from
 // cache: bytes = 4 * B * H * T * T * E / OWN forward, 3.5 times as many backward.
 
 struct Arguments {
@@ -35,10 +36,7 @@ struct Arguments {
 const MEMBERS = 64u;
 const ACROSS = 8u;  // threads that share own rows
 const OWN = 4u * MEMBERS / ACROSS;
-const EACH = OTHERS / ACROSS;  // others of a thread
-const QUADS = HEAD_SIZE / 4u;
 const STRIDE = QUADS + 1u;  // so that rows lie in different banks
-const COLUMNS = (QUADS + ACROSS - 1u) / ACROSS;  // quads of a thread
 const OWN_STRIDE = OWN / 4u + 1u;
 
 var<workgroup> own_first: array<vec4<f32>, OWN * STRIDE>;  // queries, or keys
@@ -65,7 +63,7 @@ fn first_products(y: u32, other: u32) -> vec4<f32> {
     let own = 4u * y * STRIDE;
     let at = other * STRIDE;
     var sums = vec4<f32>();
-    for (var q = 0u; q < QUADS; q++) {
+    for (var q = 0u; q < QUADS; q++) {  // unrolled
         let quad = other_first[at + q];
         sums += vec4(
             dot(own_first[own + q], quad),
@@ -82,7 +80,7 @@ fn second_products(y: u32, other: u32) -> vec4<f32> {
     let own = 4u * y * STRIDE;
     let at = other * STRIDE;
     var sums = vec4<f32>();
-    for (var q = 0u; q < QUADS; q++) {
+    for (var q = 0u; q < QUADS; q++) {  // unrolled
         let quad = other_second[at + q];
         sums += vec4(
             dot(own_second[own + q], quad),
@@ -174,7 +172,7 @@ fn forward(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation_index)
         workgroupBarrier();
         var scores = array<vec4<f32>, EACH>();
         var best = top;
-        for (var j = 0u; j < EACH; j++) {
+        for (var j = 0u; j < EACH; j++) {  // unrolled
             let s = vec4(first + x + ACROSS * j);
             let found = capped_scores(first_products(y, x + ACROSS * j));
             scores[j] = select(vec4(-HUGE), found[0], (s >= begin) & (s <= last));
@@ -182,11 +180,11 @@ fn forward(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation_index)
         }
         partial[x][y] = best;
         workgroupBarrier();
-        for (var i = 0u; i < ACROSS; i++) {
+        for (var i = 0u; i < 8u; i++) {  // unrolled
             best = max(best, partial[i][y]);
         }
         var sum = vec4<f32>();
-        for (var j = 0u; j < EACH; j++) {
+        for (var j = 0u; j < EACH; j++) {  // unrolled
             let seen = scores[j] > vec4(-HUGE);
             let found = select(vec4<f32>(), exponentials(scores[j] - best), seen);
             probabilities[(x + ACROSS * j) * OWN_STRIDE + y] = found;
@@ -196,21 +194,21 @@ fn forward(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation_index)
         partial[x][y] = sum;
         workgroupBarrier();
         sum = vec4<f32>();
-        for (var i = 0u; i < ACROSS; i++) {
+        for (var i = 0u; i < 8u; i++) {  // unrolled
             sum += partial[i][y];
         }
         let factor = select(exponentials(top - best), vec4<f32>(), top == vec4(-HUGE));
         total = fma(total, factor, sum);
         top = best;
-        for (var c = 0u; c < COLUMNS; c++) {
+        for (var c = 0u; c < COLUMNS; c++) {  // unrolled
             sums[4u * c] *= factor.x;
             sums[4u * c + 1u] *= factor.y;
             sums[4u * c + 2u] *= factor.z;
             sums[4u * c + 3u] *= factor.w;
         }
-        for (var o = 0u; o < OTHERS; o++) {
+        for (var o = 0u; o < OTHERS; o++) {  // unrolled by 4
             let share = probabilities[o * OWN_STRIDE + y];
-            for (var c = 0u; c < COLUMNS; c++) {
+            for (var c = 0u; c < COLUMNS; c++) {  // unrolled
                 let quad = other_second[o * STRIDE + min(c * ACROSS + x, QUADS - 1u)];
                 sums[4u * c] = fma(vec4(share.x), quad, sums[4u * c]);
                 sums[4u * c + 1u] = fma(vec4(share.y), quad, sums[4u * c + 1u]);
@@ -220,11 +218,11 @@ fn forward(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation_index)
         }
         workgroupBarrier();
     }
-    for (var r = 0u; r < 4u; r++) {
+    for (var r = 0u; r < 4u; r++) {  // unrolled
         let t = t0 + 4u * y + r;
         if (t < p.tokens) {
             let to = (p.out_at + b * p.out_batch + t * p.out_row + h * HEAD_SIZE) / 4u;
-            for (var c = 0u; c < COLUMNS; c++) {
+            for (var c = 0u; c < COLUMNS; c++) {  // unrolled
                 if (c * ACROSS + x < QUADS) {
                     out[to + c * ACROSS + x] = sums[4u * c + r] / total[r];
                 }
@@ -281,7 +279,7 @@ fn query_gradient(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation
     let last = vec4(t0 + 4u * y) + vec4(0u, 1u, 2u, 3u);
     var lses = vec4<f32>();
     var means = vec4<f32>();
-    for (var r = 0u; r < 4u; r++) {
+    for (var r = 0u; r < 4u; r++) {  // unrolled
         let t = min(t0 + 4u * y + r, p.tokens - 1u);
         let found = stats[p.stats_at + (b * p.heads + h) * p.tokens + t];
         lses[r] = found.x;
@@ -296,7 +294,7 @@ fn query_gradient(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation
             other_second[to] = value[value_row(b, s, g) + i % QUADS];
         }
         workgroupBarrier();
-        for (var j = 0u; j < EACH; j++) {
+        for (var j = 0u; j < EACH; j++) {  // unrolled
             let o = x + ACROSS * j;
             let s = vec4(first + o);
             let found = capped_scores(first_products(y, o));
@@ -306,9 +304,9 @@ fn query_gradient(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation
             slopes[o * OWN_STRIDE + y] = select(vec4<f32>(), slope, seen);
         }
         workgroupBarrier();
-        for (var o = 0u; o < OTHERS; o++) {
+        for (var o = 0u; o < OTHERS; o++) {  // unrolled by 4
             let slope = slopes[o * OWN_STRIDE + y];
-            for (var c = 0u; c < COLUMNS; c++) {
+            for (var c = 0u; c < COLUMNS; c++) {  // unrolled
                 let quad = other_first[o * STRIDE + min(c * ACROSS + x, QUADS - 1u)];
                 sums[4u * c] = fma(vec4(slope.x), quad, sums[4u * c]);
                 sums[4u * c + 1u] = fma(vec4(slope.y), quad, sums[4u * c + 1u]);
@@ -318,11 +316,11 @@ fn query_gradient(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation
         }
         workgroupBarrier();
     }
-    for (var r = 0u; r < 4u; r++) {
+    for (var r = 0u; r < 4u; r++) {  // unrolled
         let t = t0 + 4u * y + r;
         if (t < p.tokens) {
             let to = (p.dquery_at + b * p.dquery_batch + t * p.dquery_row + h * HEAD_SIZE) / 4u;
-            for (var c = 0u; c < COLUMNS; c++) {
+            for (var c = 0u; c < COLUMNS; c++) {  // unrolled
                 if (c * ACROSS + x < QUADS) {
                     dquery[to + c * ACROSS + x] = sums[4u * c + r] * p.root;
                 }
@@ -356,7 +354,7 @@ fn key_gradient(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation_i
                 other_second[to] = dout[dout_row(b, t, h) + i % QUADS];
             }
             workgroupBarrier();
-            for (var j = 0u; j < EACH; j++) {
+            for (var j = 0u; j < EACH; j++) {  // unrolled
                 let o = x + ACROSS * j;
                 let t = min(first + o, p.tokens - 1u);
                 let start = u32(starts[p.starts_at + b * p.tokens + t]);
@@ -370,10 +368,10 @@ fn key_gradient(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation_i
                 slopes[o * OWN_STRIDE + y] = share * pulls;
             }
             workgroupBarrier();
-            for (var o = 0u; o < OTHERS; o++) {
+            for (var o = 0u; o < OTHERS; o++) {  // unrolled by 4
                 let share = probabilities[o * OWN_STRIDE + y];
                 let slope = slopes[o * OWN_STRIDE + y];
-                for (var c = 0u; c < COLUMNS; c++) {
+                for (var c = 0u; c < COLUMNS; c++) {  // unrolled
                     let at = o * STRIDE + min(c * ACROSS + x, QUADS - 1u);
                     let of_query = other_first[at];
                     let of_dout = other_second[at];
@@ -390,13 +388,13 @@ fn key_gradient(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation_i
             workgroupBarrier();
         }
     }
-    for (var r = 0u; r < 4u; r++) {
+    for (var r = 0u; r < 4u; r++) {  // unrolled
         let s = s0 + 4u * y + r;
         if (s < p.tokens) {
             let head = g * HEAD_SIZE;
             let to_key = (p.dkey_at + b * p.dkey_batch + s * p.dkey_row + head) / 4u;
             let to_value = (p.dvalue_at + b * p.dvalue_batch + s * p.dvalue_row + head) / 4u;
-            for (var c = 0u; c < COLUMNS; c++) {
+            for (var c = 0u; c < COLUMNS; c++) {  // unrolled
                 if (c * ACROSS + x < QUADS) {
                     dkey[to_key + c * ACROSS + x] = key_sums[4u * c + r] * p.root;
                     dvalue[to_value + c * ACROSS + x] = value_sums[4u * c + r];

@@ -273,7 +273,12 @@ class WebGpuBackend(LogitOps, OptimizerOps):
         in_quads = all(is_in_quads(each) for each in arrays.values() if each.ndim > 3)
         wide = others and T >= sizes.LEAST_WIDE_ATTENTION and in_quads
         file, rows = ("attention_wide", WIDE_ROWS) if wide else ("attention", attention_rows(E))
-        constants = {"HEAD_SIZE": E, **({"OTHERS": others} if wide else {"ROWS": rows})}
+        constants = {"HEAD_SIZE": E}
+        if wide:
+            constants |= {"OTHERS": others, "EACH": others // ACROSS}
+            constants |= {"QUADS": E // 4, "COLUMNS": -(-E // (4 * ACROSS))}
+        else:
+            constants |= {"ROWS": rows}
         if kernel == "row_stats":
             rows = STATS_ROWS if wide else 1
         grid = -(-grid[0] // rows), *grid[1:]
@@ -366,8 +371,9 @@ class WebGpuBackend(LogitOps, OptimizerOps):
         self.launch_on("activations", kernel, N * F, rows=N, columns=F, **given)
 
 
-WIDE_ROWS, STATS_ROWS = 32, 8
-"""Queries or keys of a workgroup of attention_wide.wgsl, and rows of one of its `row_stats`."""
+WIDE_ROWS, STATS_ROWS, ACROSS = 32, 8, 8
+"""Queries or keys of a workgroup of attention_wide.wgsl, rows of one of its `row_stats`, and
+threads that share a row."""
 
 
 def attention_others(kernel: str, head_size: int, workgroup_bytes: int) -> int:

@@ -35,18 +35,18 @@ fn multiply(
         let weights = (p.right_at + n * p.right_outer) / 4u;
         for (var q = share; q < p.inner / 4u; q += SHARE) {
             let weight = vec4<f32>(right[weights + q]);
-            for (var m = 0u; m < ROWS; m++) {
+            for (var m = 0u; m < ROWS; m++) {  // unrolled
                 sums[m] += dot(left[(p.left_at + m * p.left_outer) / 4u + q], weight);
             }
         }
     }
-    for (var m = 0u; m < ROWS; m++) {
+    for (var m = 0u; m < ROWS; m++) {  // unrolled
         partial[m][thread] = sums[m];
     }
     workgroupBarrier();
     for (var half = SHARE / 2u; half > 0u; half /= 2u) {
         if (share < half) {
-            for (var m = 0u; m < ROWS; m++) {
+            for (var m = 0u; m < ROWS; m++) {  // unrolled
                 partial[m][thread] += partial[m][thread + half];
             }
         }

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).parent
 BINDING = re.compile(r"@binding\((\d+)\) var<[^>]*> (\w+): (array<vec2<f32>>)?(array<.*Weight>)?")
 ARGUMENTS = re.compile(r"struct Arguments \{(.*?)\}", re.DOTALL)
+UNROLLED = re.compile(
+    r"^( *)for \(var (\w+) = 0u; \2 < (\w+); \2\+\+\) \{  // unrolled(?: by (\d+))?\n", re.MULTILINE
+)
 FIELD = re.compile(r"(\w+): ([uif])32")
 NUMBERS = "p"
 """The name of the structure's variable."""
@@ -75,8 +78,32 @@ def source(name: str, constants: Constants = ()) -> Source:
         for number, array, pair, is_weight in BINDING.findall(code)
     }
     (numbers,) = ARGUMENTS.findall(code)
-    text = f"{prelude(constants)}\n{code}"
+    text = f"{prelude(constants)}\n{unrolled(code, dict(constants))}"
     return Source(text, code, bindings, FIELD.findall(numbers))
+
+
+def unrolled(code: str, constants: dict[str, int]) -> str:
+    """The code with its marked loops written out, the inner ones too.
+
+    Their ends are numbers, or constants of the launch. Compilers of drivers do not always do it,
+    and keep an array in slow memory whose indices are not known.
+    """
+    while found := UNROLLED.search(code):
+        indent, name, end, by = found.groups()
+        close = f"\n{indent}}}\n"
+        body, _, rest = code[found.end() :].partition(close)
+        count = constants[end] if end in constants else int(end.removesuffix("u"))
+        begin, step, tail = "", 0, ""
+        if by and count > int(by):
+            if count % int(by):
+                raise ValueError(f"a loop to {end} = {count} is not unrolled by {by}")
+            begin = f"{indent}for (var {name} = 0u; {name} < {count}u; {name} += {by}u) {{\n"
+            count, step, tail = int(by), 1, close
+        at = re.compile(rf"\b{name}\b")
+        bodies = (at.sub(f"({name} + {i}u)" if step else f"{i}u", body) for i in range(count))
+        written = "".join(f"{indent}{{\n{each}{close}" for each in bodies)
+        code = f"{code[: found.start()]}{begin}{written}{tail}{rest}"
+    return code
 
 
 def prelude(constants: Constants = ()) -> str:

@@ -9,6 +9,7 @@
 // is computed while the next is read. Everything is read and written in quads of neighbours, so
 // every beginning and stride is a multiple of 4, and so is each size along which neighbours lie.
 // bytes = 4 * rows * columns * inner * (1 / WIDE_ROWS + 1 / WIDE_COLUMNS), and those of out.
+// LEFT_READS and RIGHT_READS are the quads that a thread reads in a step.
 // LEFT_INNER and RIGHT_INNER say whether neighbours of the inner dimension are so in memory.
 
 struct Arguments {
@@ -29,8 +30,6 @@ const MEMBERS = ACROSS * WIDE_ROWS / 8u;
 const LEFT_QUADS = WIDE_ROWS / 4u;
 const RIGHT_QUADS = WIDE_COLUMNS / 4u;
 const DEEP_QUADS = WIDE_DEPTH / 4u;
-const LEFT_READS = LEFT_QUADS * WIDE_DEPTH / MEMBERS;  // of a thread in a step
-const RIGHT_READS = RIGHT_QUADS * WIDE_DEPTH / MEMBERS;
 
 // one more, so that threads that turn a quad write to different banks
 var<workgroup> left_tile: array<array<vec4<f32>, LEFT_QUADS + 1u>, 2u * WIDE_DEPTH>;
@@ -109,11 +108,11 @@ fn multiply(
     var a4 = vec4<f32>(); var a5 = vec4<f32>(); var a6 = vec4<f32>(); var a7 = vec4<f32>();
     var b0 = vec4<f32>(); var b1 = vec4<f32>(); var b2 = vec4<f32>(); var b3 = vec4<f32>();
     var b4 = vec4<f32>(); var b5 = vec4<f32>(); var b6 = vec4<f32>(); var b7 = vec4<f32>();
-    for (var i = 0u; i < LEFT_READS; i++) {
+    for (var i = 0u; i < LEFT_READS; i++) {  // unrolled
         let at = place(thread + i * MEMBERS, LEFT_QUADS, LEFT_INNER);
         store_left(at, 0u, read_left(m0 + at.x, begin + at.y, end));
     }
-    for (var i = 0u; i < RIGHT_READS; i++) {
+    for (var i = 0u; i < RIGHT_READS; i++) {  // unrolled
         let at = place(thread + i * MEMBERS, RIGHT_QUADS, RIGHT_INNER);
         store_right(at, 0u, read_right(n0 + at.x, begin + at.y, end));
     }
@@ -123,15 +122,15 @@ fn multiply(
         let next = k + WIDE_DEPTH;
         var next_left = array<vec4<f32>, LEFT_READS>();
         var next_right = array<vec4<f32>, RIGHT_READS>();
-        for (var i = 0u; i < LEFT_READS; i++) {
+        for (var i = 0u; i < LEFT_READS; i++) {  // unrolled
             let at = place(thread + i * MEMBERS, LEFT_QUADS, LEFT_INNER);
             next_left[i] = read_left(m0 + at.x, next + at.y, end);
         }
-        for (var i = 0u; i < RIGHT_READS; i++) {
+        for (var i = 0u; i < RIGHT_READS; i++) {  // unrolled
             let at = place(thread + i * MEMBERS, RIGHT_QUADS, RIGHT_INNER);
             next_right[i] = read_right(n0 + at.x, next + at.y, end);
         }
-        for (var step = 0u; step < WIDE_DEPTH; step++) {
+        for (var step = 0u; step < WIDE_DEPTH; step++) {  // unrolled
             let top = left_tile[half + step][y];
             let bottom = left_tile[half + step][y + LEFT_QUADS / 2u];
             let a = right_tile[half + step][x];
@@ -154,10 +153,10 @@ fn multiply(
             b7 = fma(vec4(bottom.w), b, b7);
         }
         half = WIDE_DEPTH - half;
-        for (var i = 0u; i < LEFT_READS; i++) {
+        for (var i = 0u; i < LEFT_READS; i++) {  // unrolled
             store_left(place(thread + i * MEMBERS, LEFT_QUADS, LEFT_INNER), half, next_left[i]);
         }
-        for (var i = 0u; i < RIGHT_READS; i++) {
+        for (var i = 0u; i < RIGHT_READS; i++) {  // unrolled
             store_right(place(thread + i * MEMBERS, RIGHT_QUADS, RIGHT_INNER), half, next_right[i]);
         }
         workgroupBarrier();

@@ -98,6 +98,9 @@ class ProductOps(WebGpuParts):
         def launch(tiling: Tiling, **others: Array) -> None:
             rows, columns, depth = tiling
             constants = {"WIDE_ROWS": rows, "WIDE_COLUMNS": columns, "WIDE_DEPTH": depth} | along
+            members = rows * columns // 64
+            constants |= {"LEFT_READS": rows * depth // QUAD // members}
+            constants |= {"RIGHT_READS": columns * depth // QUAD // members}
             grid = -(-N // columns), -(-M // rows), count
             self.launch(kernel, "multiply", grid, **arrays | others, **numbers, **constants)
 
@@ -107,7 +110,7 @@ class ProductOps(WebGpuParts):
             others = {"out": scratch} if add is not None else {"out": scratch, "add": scratch}
             return self.kernels.seconds(lambda: launch(tiling, **others))
 
-        launch(self.tilings.of(described(left_MK, right_NK, out), seconds))
+        launch(self.tilings.of(described(left_MK, right_NK, out), M * N * K, seconds))
         self.kernels.scratch.pop("timing", None)
 
     def multiply_in_parts(

@@ -54,7 +54,7 @@ SQUARES_PARTS = 256
 MUON_PARTS = 64
 """Workgroups that share a matrix of Muon."""
 
-DISPATCHES_AT_ONCE = 512
+DISPATCHES_AT_ONCE = 48
 """Launches that are handed to the device together, at most: it begins while the host goes on."""
 
 MOST_WORKGROUPS = 65535

@@ -21,7 +21,10 @@ TILINGS: tuple[Tiling, ...] = (
     *((128, 128, 8), (128, 128, 16), (128, 64, 8), (128, 64, 16)),
     *((64, 128, 8), (64, 64, 8), (64, 64, 16)),
 )
-"""The first is the one that needs no measuring."""
+LEAST_MEASURED = 1 << 28
+"""Multiply-adds of a product, at least, for which it is worth to measure."""
+USUAL = "128x64x8"
+"""The tiling of smaller ones: the one that most of a small model's products took on an H200."""
 
 
 class Tilings:
@@ -50,10 +53,11 @@ class Tilings:
             if isinstance(name, str) and name in self.choices
         }
 
-    def of(self, product: str, seconds: Callable[[Tiling], float]) -> Tiling:
-        """The tiling of a product, which is described in `product`; `seconds` measures one."""
-        if not self.measures:
-            return next(iter(self.choices.values()))
+    def of(self, product: str, size: int, seconds: Callable[[Tiling], float]) -> Tiling:
+        """The tiling of a product, which is described in `product` and has `size` multiply-adds;
+        `seconds` measures one."""
+        if not self.measures or size < LEAST_MEASURED:
+            return self.choices[USUAL]
         if product not in self.chosen:
             if not self.announced:
                 log.line("timing", "which tiles the matrix products take, once for this GPU")

@@ -116,7 +116,7 @@ MISTAKES = [
     ("attention_wide", "s <= last);", "s < last);", "attention_wide"),
     ("attention_wide", "(own <= vec4(t))", "(own < vec4(t))", "attention_wide"),
     ("attention_wide", "products(y, o) - stat.y", "products(y, o)", "attention_wide"),
-    ("attention_wide", "key_sums[4u * c + r] * p.root", "key_sums[r]", "attention_wide"),
+    ("attention_wide", "key_sums[4u * 0u + 3u] * p.root", "key_sums[3]", "attention_wide"),
     ("activations", "1.0 - sigma, sigma", "sigma, 1.0 - sigma", "swiglu"),
     ("losses", "select(0.0, 1.0, i32(v) == target_id)", "0.0", "cross_entropy"),
     ("losses", "sigmoid(-z) - p.smoothing", "sigmoid(-z)", "preference"),
