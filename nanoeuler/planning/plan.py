@@ -31,11 +31,10 @@ from nanoeuler.model.spec import parameter_count, trained_table, training_flops_
 from nanoeuler.planning import scaling_law
 from nanoeuler.planning.data import (
     TOKENIZER_ENTRY_BYTES,
-    bytes_per_token,
     checkpoints_kept,
     downloads,
     estimate_text,
-    records_bytes,
+    records_tokens,
 )
 from nanoeuler.planning.scaling_law import Estimate
 from nanoeuler.storage.files import read_json, write_json
@@ -234,9 +233,8 @@ def tokens_of_epoch(config: Config, stage: Stage, settings: Tuning) -> float:
     """About the tokens that a stage trains on in an epoch: its records, or for `rl` the problems as
     often as each has replies."""
     assert stage.records is not None
-    whole = records_bytes(config, stage.records.kind)
-    of_a_token = bytes_per_token(config["tokenizer"]["vocab_size"])
-    return (1 - settings.validation_share) * replies_of(settings) * whole / of_a_token
+    whole = records_tokens(config, stage.records.kind)
+    return (1 - settings.validation_share) * replies_of(settings) * whole
 
 
 def replies_of(settings: Tuning) -> int:

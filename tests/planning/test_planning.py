@@ -13,6 +13,7 @@ from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.cli import main
 from nanoeuler.cli import planning as plan_text
 from nanoeuler.config import load
+from nanoeuler.config.paths import Paths
 from nanoeuler.config.stages import PRETRAIN, SFT
 from nanoeuler.corpus.sources.gutenberg import SOURCE as GUTENBERG
 from nanoeuler.errors import UserError
@@ -173,6 +174,18 @@ def test_what_is_there_already_is_not_downloaded_again():
     book.write_text("a book")
     _, after = plan_of("small")
     assert before.download["books"] - after.download["books"] == pytest.approx(700_000)
+
+
+def test_records_that_are_prepared_count_as_they_are():
+    config, before = plan_of("small")
+    manifest = Path(Paths(config).records_manifest("instructions"))
+    manifest.parent.mkdir(parents=True)
+    manifest.with_name("train.jsonl").write_bytes(bytes(9_500_000))
+    manifest.with_name("validation.jsonl").write_bytes(bytes(500_000))
+    _, after = plan_of("small")
+    epochs = config["sft"]["epochs"]
+    assert before.stages["sft"].tokens == pytest.approx(epochs * 0.98 * 22e6 * 1.2 / 1.9, rel=0.1)
+    assert after.stages["sft"].tokens == pytest.approx(epochs * 0.98 * 1e7 * 1.3 / 1.9, rel=0.01)
 
 
 def test_only_the_stages_that_will_run_are_counted():
