@@ -31,6 +31,7 @@ from nanoeuler.backend.records import (
 )
 from nanoeuler.backend.reference_forms import FormOps
 from nanoeuler.system import provenance
+from nanoeuler.system.arithmetic import exp, softplus
 from nanoeuler.system.machine import memory, threads_asked
 
 Array = np.ndarray
@@ -451,10 +452,10 @@ class ReferenceBackend(FormOps):
             ]
             chosen, rejected = scales * (sums - pairs.reference_RP2[row, pair])
             z = chosen - rejected - margin
-            pull = 1 - smoothing - np.exp(-np.logaddexp(0, -z))
+            pull = 1 - smoothing - 1 / (1 + exp(-z))
             weights_RTK[row, first:middle, 0] = share * scales[0] * pull
             weights_RTK[row, middle:last, 0] = -share * scales[1] * pull
-            loss = (1 - smoothing) * np.logaddexp(0, -z) + smoothing * np.logaddexp(0, z)
+            loss = (1 - smoothing) * softplus(-z) + smoothing * softplus(z)
             losses_2 += share * loss
 
     # ---- optimizer

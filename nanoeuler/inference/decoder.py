@@ -32,6 +32,7 @@ from nanoeuler.model.calls import Calculator, Calls
 from nanoeuler.model.config import round_up
 from nanoeuler.model.sampler import AHEAD, DeviceLoop, DraftingSampler, FormSampler, Sampler
 from nanoeuler.model.transformer import Transformer
+from nanoeuler.system.arithmetic import log
 
 PROMPT_MULTIPLE = 64
 """A device reads prompts whose lengths are rounded up to a multiple of this many tokens."""
@@ -475,10 +476,12 @@ class DeviceDecoder(Decoder[AnyRow]):
         return self.model.backend.to_host(sampler.logits[:rows, : len(self.allowed_V)])
 
     def logprobs(self, logits_BV: np.ndarray, tokens_B: Sequence[int]) -> list[float]:
-        scores_BV = logits_BV.astype(np.float64)  # the host has them, where a device has no copy
-        scores_BV -= scores_BV.max(axis=1, keepdims=True)
-        lse_B = np.log(np.exp(scores_BV).sum(axis=1))
-        return (scores_BV[np.arange(len(tokens_B)), tokens_B] - lse_B).tolist()
+        # loads Numba, as in `sample`
+        from nanoeuler.inference.quick_sampling import sums_of_exponentials
+
+        top_B, sum_B = sums_of_exponentials(logits_BV)
+        chosen_B = logits_BV[np.arange(len(tokens_B)), tokens_B].astype(np.float64)
+        return (chosen_B - top_B - log(sum_B)).tolist()
 
 
 def decoder_kind(model: Transformer) -> type[Decoder[Any]]:

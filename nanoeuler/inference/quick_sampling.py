@@ -30,7 +30,7 @@ LOWEST = -700.0
 ONE_BITS, EXPONENT = np.int64(1023), np.int64(52)
 
 
-@compiled(fastmath={"contract"})
+@compiled()
 def exp(x):
     """exp(x) for x ≤ 0 to 14 digits, in a form that is vectorised; at least exp(−700)."""
     x = LOWEST if x < LOWEST else x
@@ -39,6 +39,21 @@ def exp(x):
     series = C7 + r * (C8 + r * (C9 + r * (C10 + r * C11)))
     series = 1.0 + r * (1.0 + r * (C2 + r * (C3 + r * (C4 + r * (C5 + r * (C6 + r * series))))))
     return series * np.int64((np.int64(n) + ONE_BITS) << EXPONENT).view(np.float64)
+
+
+@compiled()
+def sums_of_exponentials(logits_BV):
+    """The largest logit of each row, and Σ exp(logit − largest), in float64."""
+    B, V = logits_BV.shape
+    top_B, sum_B = np.empty(B), np.zeros(B)
+    for b in range(B):
+        top = np.float64(logits_BV[b, 0])
+        for token in range(V):
+            top = max(top, np.float64(logits_BV[b, token]))
+        for token in range(V):
+            sum_B[b] += exp(np.float64(logits_BV[b, token]) - top)
+        top_B[b] = top
+    return top_B, sum_B
 
 
 @compiled()

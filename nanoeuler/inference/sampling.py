@@ -14,6 +14,7 @@ from numbers import Integral, Real
 import numpy as np
 
 from nanoeuler.errors import UserError, brief
+from nanoeuler.system.arithmetic import exp
 
 NOT_FINITE = (
     "the model's logits are not finite: its weights are damaged or its training diverged; "
@@ -146,7 +147,7 @@ def draw(
     order_BV = falling(scores_BV)
     ranked_BV = np.take_along_axis(scores_BV, order_BV, axis=1)
     with np.errstate(over="ignore"):  # at a temperature near 0, unlikely tokens go to −inf
-        weights_BV = np.exp((ranked_BV - ranked_BV[:, :1]) / temperature_B)
+        weights_BV = exp((ranked_BV - ranked_BV[:, :1]) / temperature_B)
     if top_k_B.any():
         weights_BV[(top_k_B > 0) & (np.arange(weights_BV.shape[1]) >= top_k_B)] = 0
     cumulative_BV = weights_BV.cumsum(axis=1)

@@ -14,6 +14,7 @@ from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import RopeTable
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.rope_scaling import Linear, Llama3, Yarn
+from nanoeuler.system.arithmetic import exp, log
 
 FIRST_POSITIONS = 4096
 """Positions of a model's first tables, if its context has as many."""
@@ -63,7 +64,8 @@ class RotaryTables:
 def score_root(config: ModelConfig) -> float:
     """The factor on q and on k that makes q · k / √head_size of them q · k / √query_scalar: the
     fourth root of head_size / query_scalar."""
-    return (config.head_size / (config.query_scalar or config.head_size)) ** 0.25
+    ratio = config.head_size / (config.query_scalar or config.head_size)
+    return math.sqrt(math.sqrt(ratio))
 
 
 def rope_scale(config: ModelConfig) -> tuple[np.ndarray, float]:
@@ -79,7 +81,7 @@ def rope_scale(config: ModelConfig) -> tuple[np.ndarray, float]:
     pairs_I = np.arange(c.head_size // 2)
     match scaling:
         case Llama3():
-            frequencies_I = c.rope_theta ** (-2 * pairs_I / c.head_size)
+            frequencies_I = exp(-2 * pairs_I / c.head_size * log(c.rope_theta))
             turns_I = scaling.original_context * frequencies_I / (2 * math.pi)
             low, high = scaling.low_freq_factor, scaling.high_freq_factor
             kept_I = np.clip((turns_I - low) / (high - low), 0, 1)
@@ -102,7 +104,7 @@ def yarn_ramp(config: ModelConfig, scaling: Yarn) -> tuple[float, float]:
     def pair(turns: float) -> float:
         """The pair that turns so often in the original context."""
         longest = scaling.original_context / (turns * 2 * math.pi)
-        return c.head_size * math.log(longest) / (2 * math.log(c.rope_theta))
+        return c.head_size * log(longest) / (2 * log(c.rope_theta))
 
     first, last = pair(scaling.beta_fast), pair(scaling.beta_slow)
     if scaling.truncate:

@@ -26,6 +26,7 @@ from nanoeuler.model.likelihood import Share, in_order
 from nanoeuler.model.template import TEMPLATES
 from nanoeuler.storage.files import sha256_text
 from nanoeuler.storage.record_folder import check_texts, read_apart
+from nanoeuler.system.arithmetic import exp
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.training.objectives import KnownWeights
 from nanoeuler.training.rewards import Rewards
@@ -215,7 +216,7 @@ def token_weights(
     min(r A, clip(r, 1 − ε, 1 + ε) A) with respect to log π: 0 where r has passed the bound in the
     direction of A, and r A elsewhere (Schulman et al. 2017, equation 7).
     """
-    ratio_RT, A_R1 = np.exp(log_ratio_RT), advantages_R[:, None]
+    ratio_RT, A_R1 = exp(log_ratio_RT), advantages_R[:, None]
     clipped_RT = np.zeros(ratio_RT.shape, bool)
     if clip is not None:
         clipped_RT = ((A_R1 > 0) & (ratio_RT > 1 + clip)) | ((A_R1 < 0) & (ratio_RT < 1 - clip))
@@ -403,7 +404,7 @@ class RolloutStream:
         weights_RT, clipped_RT = token_weights(*given)
         rows.weights = np.zeros(rows.targets.shape, model.backend.dtype)
         rows.weights[..., 0] = weights_RT * share_R[:, None]
-        notes["ratio"] = float(np.exp(np.abs(log_ratio_RT).max()))
+        notes["ratio"] = float(exp(np.abs(log_ratio_RT).max()))
         notes["clipped"] = float(clipped_RT.sum() / learned_RT.sum())
         rows.notes = notes
         return rows

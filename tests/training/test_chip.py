@@ -5,6 +5,7 @@ no fused multiply-add. Nor does LLVM optimise, which saves seconds, and must not
 """
 
 import hashlib
+import json
 import os
 import platform
 import subprocess
@@ -47,6 +48,8 @@ HASWELL = {
 RECORDED = "a0b0ee08c943"
 """The weights that any machine must give: a change that moves them says why."""
 
+NUMBERS = "loss", "loss_all_heads", "gradient_norm", "validation"
+
 
 def weights_after(mode: str, threads: int) -> str:
     """The hash of the weights after two steps."""
@@ -84,6 +87,26 @@ def test_any_processor_and_any_threads_give_the_recorded_bits():
 @pytest.mark.skipif(not WIDE, reason="this processor has the old one's kernels")
 def test_without_it_another_processor_gives_others():
     assert elsewhere("ranks", 1) != weights_after("ranks", 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["pretrain", "sft", "dpo", "rl"])
+def test_stages_as_real_processes(trainer, tuned, stage, monkeypatch):
+    trainer.config[stage] |= {"reproducible": "chip", "log_every": 1}
+    if stage in ("dpo", "rl"):
+        trainer.config[stage]["init_from"] = str(tuned)
+    found = []
+    for environment in ({"OMP_NUM_THREADS": "1"}, HASWELL | {"NUMBA_OPT": "1"}):
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        trainer.run(
+            stage, "--device", "cpu", cwd=ROOT
+        )  # a process of its own, that reads the environment
+        lines = (trainer.output / stage / "metrics.jsonl").read_text().splitlines()[1:]
+        numbers = [{key: json.loads(line).get(key) for key in NUMBERS} for line in lines]
+        found.append((trainer.weights(stage), numbers))
+        (trainer.output / stage).rename(trainer.output / f"{len(found)}")
+    assert found[0] == found[1]
 
 
 # ---- products

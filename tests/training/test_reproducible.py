@@ -6,6 +6,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from nanoeuler.backend.cpu.engine import CpuBackend
+from nanoeuler.backend.cpu.runtime import SHORT_SLICE_LOGITS
 from nanoeuler.backend.runtime import Runtime
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.spec import block_matrices, storage_elements, trained_table
@@ -99,6 +101,16 @@ def test_cells_are_the_whole_buffer_and_no_rank_has_a_part_of_one(monkeypatch):
 )
 def test_rows_at_once_follow_from_lengths_alone(rows, length, tokens, found):
     assert lanes.rows_at_once(rows, length, tokens) == found
+
+
+def test_a_machine_of_many_cores_computes_as_many_logits_at_once():
+    few, many = CpuBackend(2), CpuBackend(200)
+    assert many.runtime.slices(1 << 20) != few.runtime.slices(1 << 20)
+    assert {
+        replica.logits_at_once
+        for engine in (few, many)
+        for replica in engine.runtime.replicas(engine, 1 << 20, lanes=8)
+    } == {SHORT_SLICE_LOGITS}
 
 
 # ---- what is refused

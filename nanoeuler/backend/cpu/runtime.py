@@ -87,6 +87,8 @@ class CpuRuntime(Runtime):
         self.thread_pool, self.blas = thread_pool, blas
         self.sized_for: int | None = None
         """Parameters of the model in whose way any model is computed, if that is given."""
+        self.is_short = False
+        """Whether slices of the model in training are short; with lanes its size alone decides."""
         self.transposes: Transposes | None = None
 
     def slices(self, elements: int) -> tuple[int, int]:
@@ -100,11 +102,13 @@ class CpuRuntime(Runtime):
 
     def replicas(self, engine: Any, elements: int, lanes: int = 0) -> list[Any]:
         tokens, shares = self.slices(elements)
+        self.is_short = tokens == SHORT_SLICE_TOKENS
         if lanes:  # an op of several threads may have other bits
             shares = min(lanes, self.thread_pool.threads)
+            self.is_short = 4 * (self.sized_for or elements) <= SHORT_SLICE_BYTES
         alone = shares == 1 and not lanes
         engines = [engine] if alone else [engine.with_threads(1) for _ in range(shares)]
-        if tokens == SHORT_SLICE_TOKENS:
+        if self.is_short:
             for each in engines:
                 each.logits_at_once = SHORT_SLICE_LOGITS
         return engines
@@ -131,7 +135,7 @@ class CpuRuntime(Runtime):
         """
         if weights.flat is None or not self.blas.wants_transposes:
             return weights
-        if self.slices(weights.flat.size)[0] != SHORT_SLICE_TOKENS:
+        if not self.is_short:
             return weights
         if self.transposes is None or self.transposes.source is not weights:
             self.transposes = Transposes(weights, self.thread_pool)

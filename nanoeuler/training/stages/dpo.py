@@ -33,6 +33,7 @@ from nanoeuler.storage.files import canonical_json, read_json, sha256_file, sha2
 from nanoeuler.storage.folders import atomic_folder
 from nanoeuler.storage.integrity import Origin, check_file, check_seal, seal
 from nanoeuler.storage.record_folder import RecordFolder
+from nanoeuler.system.arithmetic import exp, softplus
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.training.distributed.group import ALONE, Group
 from nanoeuler.training.job import Job
@@ -306,13 +307,13 @@ def measure(
         reference_tokens = reference_tokens_RT[start : start + len(logprobs)]
         supervised = rows.targets[..., 0] >= 0
         log_ratio = (logprobs - reference_tokens)[supervised].astype(np.float64)
-        drift.append(np.expm1(log_ratio) - log_ratio)
+        drift.append(exp(log_ratio) - 1 - log_ratio)
         start += len(logprobs)
     pairs = [values[present] for values, present in zip(rewards, used, strict=True)]
     chosen, rejected = np.concatenate(pairs).T
     margins = chosen - rejected
     z, smoothing = margins - objective.margin, objective.smoothing
-    losses = (1 - smoothing) * np.logaddexp(0, -z) + smoothing * np.logaddexp(0, z)
+    losses = (1 - smoothing) * softplus(-z) + smoothing * softplus(z)
     return {
         "loss": float(losses.mean()),
         "accuracy": float(np.mean((margins > 0) + 0.5 * (margins == 0))),
