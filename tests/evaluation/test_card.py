@@ -64,6 +64,17 @@ def test_it_says_what_the_report_says(run):
     )
 
 
+def test_it_says_how_far_the_bits_of_stages_go(run):
+    assert "same bits" not in card(run)
+    for stage, mode in (("pretrain", "chip"), ("sft", "ranks")):
+        run.stages[stage].header["config"] = {stage: {"reproducible": mode}}
+    text = unwrapped(card(run))
+    assert "same bits (pretrained): who trains again" in text
+    assert "on any x86-64 processor with AVX2 and FMA. Not on a GPU, where cuBLASLt" in text
+    assert "same bits (fine-tuned): who trains again" in text
+    assert "on this model of processor. Not on others, for which BLAS has other kernels" in text
+
+
 def unwrapped(text: str) -> str:
     return " ".join(text.split())
 

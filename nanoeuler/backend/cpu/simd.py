@@ -36,7 +36,7 @@ def features() -> dict[str, bool]:
 
 HAS = features()
 WIDE = HAS.get("avx512f", False)
-FUSES = HAS.get("fma", "sse2" not in HAS)
+FUSES = HAS.get("fma", "sse2" not in llvm.get_host_cpu_features())
 """Whether the processor multiplies and adds with one rounding, as all but old x86 ones do."""
 LANES = 16
 """Floats in a vector. On a processor with narrower registers, LLVM takes some for each vector."""
