@@ -45,6 +45,7 @@ OF_TEMPLATES, TEMPLATES, CHANGED_IN_TEMPLATE = 0.01, 20, 0.3
 OUTLINE = 10_000  # pages
 THRESHOLD, SHARE, THREADS = 0.8, 0.001, 2
 WORDS, WORD_BYTES = 750, 6.05  # of a page; of a word, with what separates it from the next
+FEWEST = 1_000_000
 TRAINING, QUOTING, QUOTED = 10**9, 100, 20  # bytes; one in so many documents; words of a quotation
 
 
@@ -155,20 +156,22 @@ def measure(step: str, pages: int, folder: Path) -> None:
             runs = write_runs(Path(inside) / "runs", pages)
         watching = threading.Thread(target=watch)
         watching.start()
-        began, cpu = time.perf_counter(), time.process_time()
-        if step == "choose":
-            found = int(find_near_copies(signatures, THRESHOLD, THREADS, Path(inside)).sum())
-        elif step == "quote":
-            measured = Measured([("held-out text", runs)], Path(inside))
-            sorted_in = time.process_time() - cpu
-            found = count_quoting(measured, pages // WORDS)
-            sought_in = time.process_time() - cpu - sorted_in
-        else:
-            surveyed = survey(MadeUp(pages), SHARE, True, THREADS, Path(inside))
-            found = surveyed.count(COPY)["documents"]
-        seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
-        done.set()
-        watching.join()
+        try:
+            began, cpu = time.perf_counter(), time.process_time()
+            if step == "choose":
+                found = int(find_near_copies(signatures, THRESHOLD, THREADS, Path(inside)).sum())
+            elif step == "quote":
+                measured = Measured([("held-out text", runs)], Path(inside))
+                sorted_in = time.process_time() - cpu
+                found = count_quoting(measured, pages // WORDS)
+                sought_in = time.process_time() - cpu - sorted_in
+            else:
+                surveyed = survey(MadeUp(pages), SHARE, True, THREADS, Path(inside))
+                found = surveyed.count(COPY)["documents"]
+            seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
+        finally:
+            done.set()
+            watching.join()
         if step == "quote":
             print(
                 f"| {pages:,} | {pages * WORD_BYTES / 1e9:.2f} | {sorted_in:.0f} | "
@@ -195,6 +198,10 @@ if __name__ == "__main__":
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
     parser.add_argument("--cells", type=int, help="of the filter: so many times 2, multiplied")
     options = parser.parse_args()
+    if min(options.pages) < FEWEST:
+        parser.error(f"pages: take {FEWEST:,} or more")
+    if options.cells is not None and not 0 <= options.cells <= 29:
+        parser.error("--cells: take 0 to 29")
     if options.cells is not None:
         contamination.MOST_CELLS = 1 << options.cells
     if len(options.pages) == 1:

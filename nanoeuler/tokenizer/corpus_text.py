@@ -124,13 +124,18 @@ class Corpus:
         manifest = read_json(self.path)
         try:
             self.fingerprint: str = manifest["fingerprint"]
-            entries = [
-                (split, name, text)
+            numbered = [
+                (number, (split, name, text))
                 for split in ("train", "validation")
                 for name, source in manifest["sources"].items()
                 for number, text in enumerate(source[split].get("groups", [source[split]]))
-                if group in (None, number)
             ]
+            entries = [each for number, each in numbered if group in (None, number)]
+            if not entries and numbered:
+                raise UserError(
+                    f"--group {group}: {self.path} has no such group; give a number from 0 to "
+                    f"{max(number for number, _ in numbered)}"
+                )
             if sampled is not None:
                 entries = [each for each in entries if each[0] == "train"]
             size = sum(text["bytes"] for _, _, text in entries)

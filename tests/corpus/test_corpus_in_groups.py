@@ -126,6 +126,21 @@ def test_groups_have_the_tokenizer_and_the_tokens_of_one_file(tmp_path, repeatin
         assert joined == whole
 
 
+def test_tokens_of_a_group_that_there_is_not_are_refused(tmp_path, repeating, capsys):
+    _, pages = repeating
+    settings = SETTINGS | {"sources": ["fineweb"]}
+    assert run(tmp_path, "--fineweb", *pages, "--group-files", "2", **settings) == 0
+    tokenizer = tmp_path / "tokenizer.json"
+    given = ["--config", json.dumps({"tokenizer": {"vocab_size": 300, "sample_bytes": 10_000}})]
+    given += ["--corpus", str(tmp_path / "corpus/manifest.json")]
+    assert main(["bpe", *given, "--output", str(tokenizer)]) == 0
+    for group in ("3", "-1"):
+        output = ["--tokenizer", str(tokenizer), "--output", str(tmp_path / "tokens")]
+        assert main(["tokenize", *given, *output, "--group", group]) == 1
+        assert "has no such group; give a number from 0 to 2" in capsys.readouterr().err
+    assert not (tmp_path / "tokens").exists()
+
+
 def test_a_step_for_a_group_needs_its_number_and_the_step_before(tmp_path, repeating, capsys):
     _, pages = repeating
     arguments = ["--step", "compare", "--fineweb", *pages[:2]]
