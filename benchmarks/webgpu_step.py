@@ -20,7 +20,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -127,11 +127,12 @@ def show_kernels(
     turn()
     del vars(kernels)["replay"]
     files = {path.stem: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.wgsl")}
+    del files["common"]  # which is in front of all
     names = {
         id(pipeline): f"{name}.{entry}"
         for (text, entry), (pipeline, _) in kernels.pipelines.items()
         for name, code in files.items()
-        if text.endswith(code)
+        if code.partition("struct")[0] in text  # what the file says of itself
     }
     times, counts = Counter[str](), Counter[str]()
     for (pipeline, *_), seconds in device_times(engine, programs[-1]):
@@ -191,8 +192,13 @@ def product(engine: Backend, shape: str, n: int) -> Callable[[], None]:
     return turn
 
 
+@cache
+def fresh(config: ModelConfig) -> np.ndarray:
+    return initial_parameters(config, 1)
+
+
 def training(engine: Backend, config: ModelConfig, rows: int) -> Callable[[], object]:
-    state = TrainingState(config, engine, initial_parameters(config, 1), AdamW())
+    state = TrainingState(config, engine, fresh(config), AdamW())
     tokens = np.random.default_rng(1).integers(1, config.vocab_size, 8 * rows * config.context)
     given = config.context, rows * config.context, config.mtp_weights, 0, True, 0, "benchmark"
     batch = TextStream(tokens.astype(np.int32), *given).rows(0)
@@ -200,7 +206,7 @@ def training(engine: Backend, config: ModelConfig, rows: int) -> Callable[[], ob
 
 
 def decoding(engine: Backend, config: ModelConfig) -> Callable[[], None]:
-    model = model_in_use(config, initial_parameters(config, 1), engine)
+    model = model_in_use(config, fresh(config), engine)
 
     def turn() -> None:
         cache, token = model.new_cache(1, DECODED), 1

@@ -42,7 +42,7 @@ WORKGROUP_NUMBERS = 3800
 RATE_BLOCK = 128
 """Elements that share a rate of AdamW: tensors start on multiples of it."""
 
-COLUMN_PARTS = 64
+COLUMN_PARTS = 128
 """Workgroups, at most, that share the rows of a sum over rows."""
 
 LEAST_COLUMN_ROWS = 16

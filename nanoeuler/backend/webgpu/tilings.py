@@ -18,8 +18,8 @@ Tiling = tuple[int, int, int]
 """Rows, columns and steps of the inner dimension: see product_wide.wgsl."""
 
 TILINGS: tuple[Tiling, ...] = (
-    *((128, 128, 8), (128, 128, 16), (128, 64, 8), (128, 64, 16)),
-    *((64, 128, 8), (64, 64, 8), (64, 64, 16)),
+    *((128, 128, 8), (128, 128, 16)),
+    *((128, 64, 8), (64, 128, 8), (64, 64, 8)),
 )
 LEAST_MEASURED = 1 << 28
 """Multiply-adds of a product, at least, for which it is worth to measure."""
