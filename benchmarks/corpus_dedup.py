@@ -33,11 +33,8 @@ sys.path.insert(0, str(ROOT))
 
 from nanoeuler.corpus.batches import Batch  # noqa: E402
 from nanoeuler.corpus.extracted_pages import read_index  # noqa: E402
-from nanoeuler.corpus.near_duplicates import (  # noqa: E402
-    SHINGLE,
-    find_near_copies,
-    sign,
-)
+from nanoeuler.corpus.near_duplicates import find_near_copies  # noqa: E402
+from nanoeuler.corpus.signatures import SHINGLE, sign  # noqa: E402
 from nanoeuler.corpus.word_hashes import hash_words  # noqa: E402
 from nanoeuler.tokenizer.corpus_text import Corpus  # noqa: E402
 

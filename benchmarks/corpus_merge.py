@@ -35,7 +35,8 @@ from nanoeuler.corpus import contamination  # noqa: E402
 from nanoeuler.corpus.batches import Batch, ordered_map  # noqa: E402
 from nanoeuler.corpus.contamination import Measured, Runs, hash_runs  # noqa: E402
 from nanoeuler.corpus.document_sources import Outline, Reader  # noqa: E402
-from nanoeuler.corpus.near_duplicates import HASHES, find_near_copies  # noqa: E402
+from nanoeuler.corpus.near_duplicates import find_near_copies  # noqa: E402
+from nanoeuler.corpus.signatures import HASHES  # noqa: E402
 from nanoeuler.corpus.survey import COPY, survey  # noqa: E402
 from nanoeuler.storage.spilled import map_file  # noqa: E402
 

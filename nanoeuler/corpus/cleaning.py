@@ -29,7 +29,8 @@ from nanoeuler.corpus.contamination import (
     runs_of_evaluation_set,
 )
 from nanoeuler.corpus.document_sources import OWN_TEXT, Reader
-from nanoeuler.corpus.near_duplicates import HASHES, find_near_copies, sign_documents
+from nanoeuler.corpus.near_duplicates import find_near_copies
+from nanoeuler.corpus.signatures import HASHES, sign_documents
 from nanoeuler.corpus.split import choose_stretches
 from nanoeuler.corpus.survey import (
     HELD_OUT,

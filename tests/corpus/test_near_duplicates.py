@@ -12,18 +12,15 @@ import pytest
 from nanoeuler.corpus import near_duplicates
 from nanoeuler.corpus.batches import Batch
 from nanoeuler.corpus.near_duplicates import (
-    HASHES,
     LONGEST_WALK,
-    SHINGLE,
     bands_and_rows,
     fill_slots,
     find_copies,
     find_near_copies,
     needed_agreement,
-    orders,
-    sign,
     table_size,
 )
+from nanoeuler.corpus.signatures import HASHES, SHINGLE, orders, sign
 from nanoeuler.corpus.word_hashes import hash_words
 from nanoeuler.storage import spilled
 

@@ -10,7 +10,8 @@ from corpus_samples import manifest_of, read, run, write_book, write_pages
 
 from nanoeuler.corpus.batches import Batch
 from nanoeuler.corpus.characters import comparable
-from nanoeuler.corpus.near_duplicates import needed_agreement, sign_documents
+from nanoeuler.corpus.near_duplicates import needed_agreement
+from nanoeuler.corpus.signatures import sign_documents
 from nanoeuler.corpus.split import choose_stretches
 from nanoeuler.corpus.word_hashes import hash_words
 
