@@ -2,12 +2,12 @@
 //
 // In and out: as there; everything is read and written in quads of neighbours, so every beginning
 // and stride is a multiple of 4.
-// A workgroup of 64 threads takes OWN neighbouring queries of one head, or backward keys of one
-// key/value head, and OTHERS keys or queries at a time, both in its memory. Thread (y, x) finds the
-// scores of own rows 4 y to 4 y + 3 with the others x, x + 8, …; then it sums quads x, x + 8, … of
-// the head over all others, for the same rows. COLUMNS of them, and EACH of the others, are a
-// thread's; QUADS a head's. Keys and values are read T / OWN times, mostly from
-// cache: bytes = 4 * B * H * T * T * E / OWN forward, 3.5 times as many backward.
+// A workgroup of 8 x ACROSS threads takes OWN neighbouring queries of one head, or backward keys of
+// one key/value head, and OTHERS keys or queries at a time, both in its memory. Thread (y, x) finds
+// the scores of own rows 4 y to 4 y + 3 with the others x, x + ACROSS, and so on, EACH in all; then
+// it sums quads x, x + ACROSS, and so on of the head, COLUMNS of its QUADS, over all others, for
+// the same rows. Keys and values are read T / OWN times, mostly from cache:
+// bytes = 4 * B * H * T * T * E / OWN forward, 3.5 times as many backward.
 
 struct Arguments {
     tokens: u32, heads: u32, group: u32, cap: f32, root: f32,
@@ -33,9 +33,8 @@ struct Arguments {
 @group(0) @binding(11) var<storage, read_write> dvalue: array<vec4<f32>>;
 @group(0) @binding(12) var<uniform> p: Arguments;
 
-const MEMBERS = 64u;
-const ACROSS = 8u;  // threads that share own rows
-const OWN = 4u * MEMBERS / ACROSS;
+const OWN = 32u;
+const MEMBERS = ACROSS * OWN / 4u;
 const STRIDE = QUADS + 1u;  // so that rows lie in different banks
 const OWN_STRIDE = OWN / 4u + 1u;
 
@@ -180,7 +179,7 @@ fn forward(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation_index)
         }
         partial[x][y] = best;
         workgroupBarrier();
-        for (var i = 0u; i < 8u; i++) {  // unrolled
+        for (var i = 0u; i < ACROSS; i++) {  // unrolled
             best = max(best, partial[i][y]);
         }
         var sum = vec4<f32>();
@@ -194,7 +193,7 @@ fn forward(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation_index)
         partial[x][y] = sum;
         workgroupBarrier();
         sum = vec4<f32>();
-        for (var i = 0u; i < 8u; i++) {  // unrolled
+        for (var i = 0u; i < ACROSS; i++) {  // unrolled
             sum += partial[i][y];
         }
         let factor = select(exponentials(top - best), vec4<f32>(), top == vec4(-HUGE));

@@ -31,7 +31,7 @@ from nanoeuler.backend.webgpu.products import is_in_quads
 Array = DeviceArray
 
 
-ROOM = 1536
+ROOM = 2560
 """Bytes of a workgroup's memory that attention_wide.wgsl takes beside its tiles, at most."""
 
 
@@ -275,7 +275,7 @@ class WebGpuBackend(LogitOps, OptimizerOps):
         file, rows = ("attention_wide", WIDE_ROWS) if wide else ("attention", attention_rows(E))
         constants = {"HEAD_SIZE": E}
         if wide:
-            constants |= {"OTHERS": others, "EACH": others // ACROSS}
+            constants |= {"ACROSS": ACROSS, "OTHERS": others, "EACH": others // ACROSS}
             constants |= {"QUADS": E // 4, "COLUMNS": -(-E // (4 * ACROSS))}
         else:
             constants |= {"ROWS": rows}

@@ -237,7 +237,7 @@ class Kernels:
         code = source(name, tuple(constants.items()))
         with self.failures_told():
             pipeline, layout = self.pipeline(code, kernel)
-        entries: list[dict[str, Any]] = []
+        windows: list[tuple[int, wgpu.GPUBuffer, int, int]] = []
         numbers: dict[str, Any] = dict.fromkeys((field for field, _ in code.fields), 0)
         for key, value in given.items():
             if not isinstance(value, DeviceArray):
@@ -249,8 +249,7 @@ class Kernels:
             number, unit = code.bindings[key]
             start = value.offset // WINDOW * WINDOW
             end = -(-(value.offset + max(unit, value.extent)) // 4) * 4
-            window = {"buffer": value.buffer, "offset": start, "size": end - start}
-            entries.append({"binding": number, "resource": window})
+            windows.append((number, value.buffer, start, end - start))
             steps = [stride // unit for stride in (0, *value.strides)]
             places = {
                 f"{key}_at": (value.offset - start) // unit,
@@ -263,10 +262,9 @@ class Kernels:
         packed = struct.pack("".join(FORMATS[kind] for _, kind in code.fields), *numbers.values())
         buffer = self.arguments(packed)
         number, _ = code.bindings[NUMBERS]
-        whole = {"buffer": buffer, "offset": 0, "size": buffer.size}
-        entries.append({"binding": number, "resource": whole})
+        windows.append((number, buffer, 0, buffer.size))
         with self.failures_told():
-            group = self.opened.create_bind_group(layout=layout, entries=entries)
+            group = bind_group(self.opened, layout, windows)
         self.do((pipeline, group, (*grid, 1, 1)[:3]))
 
     def check_size(self, array: DeviceArray, name: str) -> None:
@@ -434,6 +432,26 @@ class Kernels:
             count=target.size * words,
             **copy_arguments(dimensions),
         )
+
+
+def bind_group(
+    device: wgpu.GPUDevice,
+    layout: wgpu.GPUBindGroupLayout,
+    windows: list[tuple[int, wgpu.GPUBuffer, int, int]],
+) -> wgpu.GPUBindGroup:
+    """Number, buffer, offset and bytes of each array, for a launch. wgpu's own method takes three
+    times as long, in which a launch takes half of its time."""
+    from wgpu.backends.wgpu_native import _api as api
+
+    entries = api.ffi.new("WGPUBindGroupEntry[]", len(windows))
+    for entry, (number, buffer, offset, size) in zip(entries, windows, strict=True):
+        entry.binding, entry.buffer = number, buffer._internal
+        entry.offset, entry.size = offset, size
+    described = api.ffi.new("WGPUBindGroupDescriptor *")
+    described.layout, described.entries = layout._internal, entries
+    described.entryCount = len(windows)
+    made = api.libf.wgpuDeviceCreateBindGroup(device._internal, described)
+    return api.GPUBindGroup("", made, device)
 
 
 def unchecked_module(device: wgpu.GPUDevice, code: str) -> wgpu.GPUShaderModule:
