@@ -222,4 +222,7 @@ if __name__ == "__main__":
         else:
             kind.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
+    for folder in vars(options).get("folders") or [options.folder]:
+        if not any(folder.glob("*.parquet")):
+            parser.error(f"{folder}: no .parquet files there; make some with web_variants.py")
     options.function(options)

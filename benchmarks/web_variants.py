@@ -12,6 +12,7 @@ twentieth page, the sentences of four pages are mixed to a new one (mix-).
 """
 
 import argparse
+import glob
 import json
 import random
 from collections.abc import Iterator
@@ -114,5 +115,7 @@ if __name__ == "__main__":
     parser.add_argument("--bytes", required=True, type=float, help="bytes of text to make")
     parser.add_argument("--output", required=True, type=Path, help="folder to write")
     options = parser.parse_args()
+    if not glob.glob(options.pages):
+        parser.error(f"--pages: no file is called {options.pages}")
     for path in write(options.output, read_pages(options.pages), int(options.bytes)):
         print(path)
