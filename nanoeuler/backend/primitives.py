@@ -497,6 +497,11 @@ class Primitives(ABC):
         """Partial sums of values², float64: always as many, in an array that the next call uses
         again."""
 
+    def squares_of_cells(self, values: Array, cells: Sequence[slice], sums: Array) -> None:
+        """sums ← Σ values² of each of the cells, float64: the same bits whatever else there is."""
+        for number, cell in enumerate(cells):
+            sums[number] = self.squares(values[cell]).sum()
+
     @abstractmethod
     def begin_update(
         self,

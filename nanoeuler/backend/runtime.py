@@ -94,12 +94,13 @@ class Runtime:
         return Feed(arrays)
 
     def program(
-        self, function: Callable[[], None], *, training: bool = False, once: bool = False
+        self, function: Callable[[], None], *, training: bool = False, untimed: bool = False
     ) -> Program:
         """`function` as work to be done again and again, always on the same arrays.
 
         `training`: it is a training step. It will run often, so an engine may take time to find
-        out how to run it fast, unless it runs `once`, for a check.
+        out how to run it fast, unless it is `untimed`: it runs once, for a check, or is to have
+        the same bits wherever it runs.
         """
         return Program(function)
 
@@ -146,6 +147,15 @@ class Runtime:
         """target += others, in their order."""
         for other in others:
             target += other
+
+    def add_neighbours(self, arrays: Sequence[Array]) -> None:
+        """The first ← the sum of all, a power of two of them: neighbours are added up first, then
+        neighbours of these sums. The others may be overwritten."""
+        distance = 1
+        while distance < len(arrays):
+            for first in range(0, len(arrays), 2 * distance):
+                self.sum_into(arrays[first], [arrays[first + distance]])
+            distance *= 2
 
     # ---- weights and number formats of a training step
 

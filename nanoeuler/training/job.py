@@ -107,9 +107,10 @@ class Job:
         """
         if self.settings.reproducible is None:
             return 0
-        if self.backend.device is not None:
+        if self.backend.name == "webgpu":
             raise UserError(
-                f"{self.stage}.reproducible is for the CPU so far; leave it out, or take --gpus 0"
+                f"{self.stage}.reproducible: WebGPU's drivers compile the kernels in their own "
+                "way; leave it out, or take --device cpu"
             )
         rows, settings = self.stream.rows_per_step, self.settings
         require_lanes(self.stage, rows, self.group.size, rounded=settings.sums_precision != "fp32")

@@ -7,10 +7,6 @@ lanes and end with each other. What has no such order is added up from numbers t
 side: the losses of all lanes, and the squared gradients of all cells of the flat buffer.
 """
 
-from collections.abc import Sequence
-
-from nanoeuler.backend.records import Array
-from nanoeuler.backend.runtime import Runtime
 from nanoeuler.errors import UserError
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.spec import trained_table
@@ -47,15 +43,6 @@ def rows_at_once(rows: int, length: int, tokens: int) -> int:
     lane = rows // lanes_of(rows)
     most = max(1, tokens // length)
     return next(count for count in range(min(most, lane), 0, -1) if lane % count == 0)
-
-
-def add_neighbours(runtime: Runtime, arrays: Sequence[Array]) -> None:
-    """The first ← the sum of all, which are a power of two; the others are overwritten."""
-    distance = 1
-    while distance < len(arrays):
-        for first in range(0, len(arrays), 2 * distance):
-            runtime.sum_into(arrays[first], [arrays[first + distance]])
-        distance *= 2
 
 
 def cells_of(config: ModelConfig) -> list[slice]:

@@ -57,7 +57,7 @@ class Portions:
     @property
     def to_sum(self) -> list[Array]:
         """The gradients that are to be added up before those of other ranks, as by
-        `lanes.add_neighbours`."""
+        `Runtime.add_neighbours`."""
         return [self.own[0].gradients]
 
     def shares(self, parts: Sequence[slice]) -> list[Sequence[slice]]:
@@ -110,10 +110,10 @@ class Lanes(Portions):
         """Each number has zeros on all ranks but one, so that no sum of theirs is rounded."""
         self.lane_losses[: self.ours.start] = self.lane_losses[self.ours.stop :] = 0
         self.cell_squares[...] = 0
-        for number, cell in enumerate(self.cells):
-            if part.start <= cell.start < part.stop:
-                squares = self.backend.squares(self.own[0].gradients[cell])
-                self.cell_squares[number] = squares.sum()
+        ours = [n for n, cell in enumerate(self.cells) if part.start <= cell.start < part.stop]
+        found = self.cell_squares[ours[0] : ours[-1] + 1]
+        cells = self.cells[ours[0] : ours[-1] + 1]
+        self.backend.squares_of_cells(self.own[0].gradients, cells, found)
         self.group.sum(self.lane_losses.reshape(-1), self.cell_squares)
         self.losses_2[...] = 0
         self.backend.runtime.sum_into(self.losses_2, list(self.lane_losses))

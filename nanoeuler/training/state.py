@@ -72,7 +72,7 @@ class TrainingState:
         self.config, self.backend, self.group, self.base = config, backend, group, base
         self.runtime = backend.runtime
         self.objective = objective or KnownWeights()
-        self.step = 0
+        self.step, self.ordered = 0, lanes > 0
         elements = FlatBuffer.elements(config)
         engines = self.runtime.replicas(backend, elements, lanes // group.size)
         self.shared = SharedParameters(
@@ -199,7 +199,7 @@ class TrainingState:
             state = weakref.proxy(self)  # which holds the program, by way of its inputs
             inputs.micro_batch_rows = micro_batch_rows
             inputs.program = self.runtime.program(
-                lambda: state.compute(micro_batch_rows), training=True
+                lambda: state.compute(micro_batch_rows), training=True, untimed=self.ordered
             )
         inputs.program.run()
 
@@ -223,7 +223,7 @@ class TrainingState:
         """
         known = self.runtime.scales
         program = self.runtime.program(
-            lambda: self.compute_gradients(micro_batch_rows), training=True
+            lambda: self.compute_gradients(micro_batch_rows), training=True, untimed=self.ordered
         )
         program.run()
         if self.runtime.scales and not known:  # which were learned in another precision

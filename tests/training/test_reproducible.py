@@ -73,7 +73,7 @@ def test_neighbours_are_added_first():
     expected = ((values[0] + values[1]) + (values[2] + values[3])) + (
         (values[4] + values[5]) + (values[6] + values[7])
     )
-    lanes.add_neighbours(Runtime(), values)
+    Runtime().add_neighbours(values)
     assert values[0] == expected
 
 

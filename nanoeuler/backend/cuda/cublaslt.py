@@ -6,14 +6,15 @@ algorithm of a training step's product is chosen once, by timing what the librar
 proposes, and kept in `algorithms`: with equal algorithms, results are equal to the bit. A
 checkpoint stores them, and so does a file in the user's cache folder, so that a second run on the
 same machine neither times again nor chooses differently. All other products, whose sizes change
-from call to call, take the heuristic's first proposal.
+from call to call or whose bits are to be the same on any number of GPUs, take the heuristic's first
+proposal.
 """
 
 from __future__ import annotations
 
 import ctypes
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import cupy
@@ -44,6 +45,10 @@ LARGE_MILLISECONDS, MILLISECONDS = 50.0, 5.0
 """Length of a turn, for products of at least `LARGE` operations and for smaller ones. A step of
 large products runs as fast as the chip's power allows, so that a proposal's energy counts, not its
 time: a long turn shows it, as the clock falls until the power is within its limit."""
+
+ASKED_BATCH = 8
+"""Matrices of an untimed batch, as the library is told when it proposes an algorithm: how many
+there are differs from rank to rank, and their bits must not."""
 
 SLICE_TERMS, SLICES = 64, 8
 """In fp32 a sum of more than `SLICE_TERMS` terms is taken in up to `SLICES` slices, each a product
@@ -343,6 +348,10 @@ class CublasLt:
         if biased:
             self.describe_biased(description, biased)
         layouts = self.layout(left), self.layout(right), self.layout(result)
+        asked = layouts
+        if not self.tuned and result.distance:
+            several = [replace(each, count=ASKED_BATCH) for each in (left, right, result)]
+            asked = self.layout(several[0]), self.layout(several[1]), self.layout(several[2])
         if self.tuned and key in self.algorithms:
             # those of a checkpoint replace what was read from the file
             check_algorithms({key: self.algorithms[key]}, "the checkpoint's state.json")
@@ -351,7 +360,7 @@ class CublasLt:
         alignment = 2 if "unaligned" in key else ALIGNMENT
         proposals = [
             Prepared(description, *layouts, algorithm)
-            for algorithm in self.proposals(description, layouts, alignment)
+            for algorithm in self.proposals(description, asked, alignment)
         ]
         if not proposals:
             raise RuntimeError(f"cuBLASLt has no algorithm for {key}")

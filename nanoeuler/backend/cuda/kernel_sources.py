@@ -222,6 +222,10 @@ class KernelSources:
         threads = {"THREADS": ELEMENTWISE_THREADS, "NORM_THREADS": NORM_THREADS}
         return self.source("update", **threads, **sizes)
 
+    def lanes(self, lanes: int) -> Source:
+        threads = {"THREADS": ELEMENTWISE_THREADS, "NORM_THREADS": NORM_THREADS}
+        return self.source("lanes", LANES=lanes, **threads)
+
     def muon(self) -> Source:
         sizes = {"PARTS": MUON_PARTS, "STEP_SCALARS": STEP_SCALARS}
         return self.source("muon", THREADS=ELEMENTWISE_THREADS, **sizes)
@@ -355,4 +359,5 @@ class KernelSources:
             self.preference(),
             self.update(),
             self.muon(),
+            self.lanes(8),
         ]

@@ -120,6 +120,11 @@ class OptimizerOps(CudaParts):
         self.launch(self.sources.update(), "squared_norm", parts, NORM_THREADS, *arrays)
         return partial
 
+    def squares_of_cells(self, values: Array, cells: Sequence[slice], sums: Array) -> None:
+        bounds = self.offsets(tuple(end for cell in cells for end in (cell.start, cell.stop)))
+        arrays = values, bounds, sums
+        self.launch(self.sources.lanes(1), "squares_of_cells", len(cells), NORM_THREADS, *arrays)
+
     def rates(self, runs: tuple[ParameterRun, ...], size: int) -> Array:
         """Factors of the learning rate and of its product with the weight decay, for each block of
         `RATE_BLOCK` elements: see update.cu.

@@ -92,7 +92,7 @@ class CudaParts(Backend):
         self.kept_offsets: dict[tuple[int, ...], Array] = {}
         self.attentions: dict[tuple[int, ...], Attention] = {}
         self.prompts = Prompts(self.kernels, self.sources, self.scratch)
-        parts = self.kernels, self.sources.to_host(), self.products, self.scratch, self.fp8
+        parts = self.kernels, self.sources, self.products, self.scratch, self.fp8
         self.runtime: CudaRuntime = CudaRuntime(self.device.index, *parts, graphs=graphs)
 
     def environment(self) -> dict[str, Any]:

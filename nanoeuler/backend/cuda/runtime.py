@@ -5,7 +5,7 @@ records a CUDA graph, and every later one replays that.
 """
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import cupy
@@ -15,8 +15,8 @@ from cupy import ndarray as Array
 
 from nanoeuler.backend.cuda.cublaslt import CublasLt
 from nanoeuler.backend.cuda.fp8 import Fp8
-from nanoeuler.backend.cuda.kernel_sources import ELEMENTWISE_THREADS
-from nanoeuler.backend.cuda.kernels import Kernels, Source
+from nanoeuler.backend.cuda.kernel_sources import ELEMENTWISE_THREADS, WIDTH, KernelSources
+from nanoeuler.backend.cuda.kernels import Kernels, Source, blocks
 from nanoeuler.backend.cuda.scratch import Scratch, offsets, views
 from nanoeuler.backend.records import ModelWeights
 from nanoeuler.backend.runtime import Feed, HostRing, Program, Runtime
@@ -143,16 +143,16 @@ class CudaRuntime(Runtime):
         self,
         device: int,
         kernels: Kernels,
-        to_host: Source,
+        sources: KernelSources,
         products: CublasLt,
         scratch: Scratch,
         fp8: Fp8 | None,
         *,
         graphs: bool,
     ):
-        """`device` is its number, `to_host` the kernel of host rings. Without `graphs` nothing is
-        recorded."""
-        self.device, self.kernels, self.to_host = device, kernels, to_host
+        """`device` is its number. Without `graphs` nothing is recorded."""
+        self.device, self.kernels, self.sources = device, kernels, sources
+        self.kept_addresses: dict[tuple[int, ...], Array] = {}
         self.products, self.scratch, self.fp8, self.graphs = products, scratch, fp8, graphs
         self.stream = kernels.stream
         self.copying = cupy.cuda.Stream(non_blocking=True)
@@ -164,12 +164,12 @@ class CudaRuntime(Runtime):
         return WaitingFeed(arrays, parts, self.stream, self.copying)
 
     def program(
-        self, function: Callable[[], None], *, training: bool = False, once: bool = False
+        self, function: Callable[[], None], *, training: bool = False, untimed: bool = False
     ) -> Program:
-        return GraphProgram(function, self, training=training, tuned=training and not once)
+        return GraphProgram(function, self, training=training, tuned=training and not untimed)
 
     def host_ring(self, array: Array, slots: int) -> DeviceHostRing:
-        return DeviceHostRing(array, slots, self.kernels, self.to_host)
+        return DeviceHostRing(array, slots, self.kernels, self.sources.to_host())
 
     def enter_thread(self) -> None:
         cupy.cuda.Device(self.device).use()
@@ -181,6 +181,19 @@ class CudaRuntime(Runtime):
     def slices(self, elements: int) -> tuple[int, int]:
         """All tokens that memory holds, in one replica."""
         return 1 << 60, 1
+
+    lane_tokens = 16384
+
+    def add_neighbours(self, arrays: Sequence[Array]) -> None:
+        if len(arrays) == 1:
+            return
+        addresses = tuple(array.data.ptr for array in arrays)
+        if addresses not in self.kept_addresses:  # which a graph cannot bring from the host
+            self.kept_addresses[addresses] = cupy.array(addresses, np.int64)
+        first, source = arrays[0], self.sources.lanes(len(arrays))
+        told = self.kept_addresses[addresses], np.int64(first.size)
+        grid = blocks(first.size, ELEMENTWISE_THREADS * WIDTH)
+        self.kernels.launch(source, "add_neighbours", grid, ELEMENTWISE_THREADS, *told)
 
     # ---- fp8
 

@@ -68,7 +68,7 @@ class WebGpuRuntime(Runtime):
         return DeviceFeed(arrays, self.kernels)
 
     def program(
-        self, function: Callable[[], None], *, training: bool = False, once: bool = False
+        self, function: Callable[[], None], *, training: bool = False, untimed: bool = False
     ) -> RecordedProgram:
         return RecordedProgram(function, self.kernels)
 

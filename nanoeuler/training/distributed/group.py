@@ -63,12 +63,19 @@ class Group:
         """A device's array of integers ← their largest over all ranks."""
 
     def begin_reduce(
-        self, array: Array, cuts: Sequence[int], parts: Sequence[slice], *, rounded: bool = False
+        self,
+        array: Array,
+        cuts: Sequence[int],
+        parts: Sequence[slice],
+        *,
+        rounded: bool = False,
+        ordered: bool = False,
     ) -> None:
         """Within some parts of a flat array, what this rank updates ← its sum over all ranks.
 
         The rest of these parts then means nothing. An engine may go on computing meanwhile, but
         not with these parts before `finish_reduce`. `rounded`: numbers and sums travel as bfloat16.
+        `ordered`: sums are those of `Runtime.add_neighbours`.
         """
 
     def finish_reduce(self) -> None:
@@ -104,7 +111,7 @@ class HostGroup(Group):
     """Ranks whose arrays are the host's, connected by sockets; sums are made by rank 0.
 
     Always in one order, so that a run with as many of them has the same bits: neighbours first,
-    then the sums of these, as in `lanes.py`.
+    then the sums of these, as in `Runtime.add_neighbours`.
     """
 
     def __init__(self, rank: int, size: int, peers: Sequence[Connection]):
@@ -157,7 +164,13 @@ class HostGroup(Group):
                     self.send_all(array)
 
     def begin_reduce(
-        self, array: Array, cuts: Sequence[int], parts: Sequence[slice], *, rounded: bool = False
+        self,
+        array: Array,
+        cuts: Sequence[int],
+        parts: Sequence[slice],
+        *,
+        rounded: bool = False,
+        ordered: bool = False,  # as these always are
     ) -> None:
         for part in parts:
             owned = within(part, cuts)

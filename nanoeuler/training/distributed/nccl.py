@@ -33,6 +33,8 @@ class NcclGroup(HostGroup):
         self.engine, self.stream = engine, engine.stream
         self.rounded: list[tuple[Array, Array]] = []
         """Sums that were begun, in bfloat16, and where they go."""
+        self.in_order: list[tuple[Array, Array]] = []
+        """What the ranks sent, in their order, and where its sum goes."""
         # ahead of the step's kernels, which otherwise leave no room for it
         self.moving = cupy.cuda.Stream(non_blocking=True, priority=HIGHEST)
         if self.rank:  # rank 0 connects when it lets the others begin, as this one just did
@@ -67,8 +69,17 @@ class NcclGroup(HostGroup):
         self.communicator.allReduce(at, at, count, kind, nccl.NCCL_MAX, self.stream.ptr)
 
     def begin_reduce(
-        self, array: Array, cuts: Sequence[int], parts: Sequence[slice], *, rounded: bool = False
+        self,
+        array: Array,
+        cuts: Sequence[int],
+        parts: Sequence[slice],
+        *,
+        rounded: bool = False,
+        ordered: bool = False,
     ) -> None:
+        if ordered:
+            self.begin_ordered(array, cuts, parts)
+            return
         sums = array
         if rounded:
             (sums,) = self.engine.scratch.take("sums", (array.shape, BFLOAT16))
@@ -86,8 +97,34 @@ class NcclGroup(HostGroup):
                     self.rounded.append((sums[own], array[own]))
         nccl.groupEnd()
 
+    def begin_ordered(self, array: Array, cuts: Sequence[int], parts: Sequence[slice]) -> None:
+        """Send each rank all of what it updates: NCCL's own sums have another order for each number
+        of ranks."""
+        wait_for(self.stream, self.moving)
+        nccl.groupStart()
+        for part in parts:
+            owned = within(part, cuts)
+            own = owned[self.rank]
+            shape = self.size, own.stop - own.start
+            purpose = f"received {len(self.in_order)}"
+            (received,) = self.engine.scratch.take(purpose, (shape, array.dtype))
+            for rank, sent in enumerate(owned):
+                at, count, kind = described(array[sent])
+                if count:
+                    self.communicator.send(at, count, kind, rank, self.moving.ptr)
+                at, count, kind = described(received[rank])
+                if count:
+                    self.communicator.recv(at, count, kind, rank, self.moving.ptr)
+            if shape[1]:
+                self.in_order.append((received, array[own]))
+        nccl.groupEnd()
+
     def finish_reduce(self) -> None:
         wait_for(self.moving, self.stream)
+        for received, target in self.in_order:
+            self.engine.runtime.add_neighbours(list(received))
+            target[...] = received[0]
+        self.in_order.clear()
         for sums, target in self.rounded:
             self.engine.widen(sums, target)
         self.rounded.clear()

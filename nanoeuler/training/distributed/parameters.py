@@ -18,7 +18,6 @@ from nanoeuler.model.spec import (
 )
 from nanoeuler.model.tensors import ALIGNMENT, Tensor
 from nanoeuler.training.distributed.group import Group, nothing_to_wait_for
-from nanoeuler.training.lanes import add_neighbours
 
 
 def cuts(config: ModelConfig, ranks: int, cells: Sequence[slice] = ()) -> list[int]:
@@ -118,8 +117,9 @@ class SharedParameters:
         """`values`: all of them, a flat float32 buffer on the host.
 
         `early_sums`: gradients are added up over the ranks while a backward pass is under way;
-        `rounded_sums`: in bfloat16. `cells`: see `cuts`.
+        `rounded_sums`: in bfloat16. `cells`: see `cuts`; with any, sums have one order.
         """
+        self.ordered = bool(cells)
         self.backend, self.group, self.rounded_sums = backend, group, rounded_sums
         at_the_end = Buckets({}, [slice(0, storage_elements(trained_table(config)))])
         self.buckets = buckets(config) if early_sums and group.size > 1 else at_the_end
@@ -204,8 +204,9 @@ class SharedParameters:
 
     def begin_reduce(self, gradients: Sequence[Array], parts: Sequence[slice]) -> None:
         for part in parts:
-            add_neighbours(self.backend.runtime, [each[part] for each in gradients])
-        self.group.begin_reduce(gradients[0], self.cuts, parts, rounded=self.rounded_sums)
+            self.backend.runtime.add_neighbours([each[part] for each in gradients])
+        how = {"rounded": self.rounded_sums, "ordered": self.ordered}
+        self.group.begin_reduce(gradients[0], self.cuts, parts, **how)
 
     def whole(self, part: Array, memory: Array) -> np.ndarray:
         """A flat array of which each rank has its part: a copy of all of it, on the host.

@@ -73,7 +73,7 @@ class Trial:
             self.fp8.begin_pass()
             work()
 
-        program = self.ops.runtime.program(step, training=True, once=True)
+        program = self.ops.runtime.program(step, training=True, untimed=True)
         for _ in range(2):
             program.run()
 
@@ -308,7 +308,7 @@ def test_what_is_not_finite_becomes_nan_and_an_infinity_is_counted(trial, value)
     program = trial.ops.runtime.program(
         lambda: (trial.ops.runtime.training_weights(trial.weights), trial.fp8.begin_pass(), work()),
         training=True,
-        once=True,
+        untimed=True,
     )
     before, right = trial.ops.runtime.saturated, trial.copy(norm.out_ND)
     weight[5] = value
@@ -336,7 +336,7 @@ def test_numbers_too_large_become_the_largest_are_counted_and_make_room(trial):
     program = trial.ops.runtime.program(
         lambda: (trial.ops.runtime.training_weights(trial.weights), trial.fp8.begin_pass(), work()),
         training=True,
-        once=True,
+        untimed=True,
     )
     before = trial.ops.runtime.saturated
     fields["factor"] = 1000.0
