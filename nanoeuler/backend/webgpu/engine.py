@@ -275,8 +275,9 @@ class WebGpuBackend(LogitOps, OptimizerOps):
         file, rows = ("attention_wide", WIDE_ROWS) if wide else ("attention", attention_rows(E))
         constants = {"HEAD_SIZE": E}
         if wide:
-            constants |= {"ACROSS": ACROSS, "OTHERS": others, "EACH": others // ACROSS}
-            constants |= {"QUADS": E // 4, "COLUMNS": -(-E // (4 * ACROSS))}
+            across = FEW_ACROSS if others < MOST_OTHERS else MOST_ACROSS
+            constants |= {"ACROSS": across, "OTHERS": others, "EACH": others // across}
+            constants |= {"QUADS": E // 4, "COLUMNS": -(-E // (4 * across))}
         else:
             constants |= {"ROWS": rows}
         if kernel == "row_stats":
@@ -371,9 +372,13 @@ class WebGpuBackend(LogitOps, OptimizerOps):
         self.launch_on("activations", kernel, N * F, rows=N, columns=F, **given)
 
 
-WIDE_ROWS, STATS_ROWS, ACROSS = 32, 8, 8
-"""Queries or keys of a workgroup of attention_wide.wgsl, rows of one of its `row_stats`, and
-threads that share a row."""
+WIDE_ROWS, STATS_ROWS = 32, 8
+"""Queries or keys of a workgroup of attention_wide.wgsl, and rows of one of its `row_stats`."""
+MOST_ACROSS, FEW_ACROSS = 16, 8
+"""Threads that share such a row: with 16 an H200 takes half of the time in heads of 64 numbers, but
+2.7 times as long where the keys or queries at a time are 16."""
+MOST_OTHERS = 32
+"""Keys or queries that a workgroup takes at a time, where its memory holds them."""
 
 
 def attention_others(kernel: str, head_size: int, workgroup_bytes: int) -> int:
@@ -381,7 +386,7 @@ def attention_others(kernel: str, head_size: int, workgroup_bytes: int) -> int:
     memory holds; 0: not even the fewest."""
     row, column = 16 * (head_size // 4 + 1), 16 * (WIDE_ROWS // 4 + 1)
     own, columns = (1, 1) if kernel == "forward" else (2, 2 if kernel == "key_gradient" else 1)
-    for others in (32, 16, 8):
+    for others in (MOST_OTHERS, 16, 8):
         tiles = (own * WIDE_ROWS + 2 * others) * row + columns * others * column
         if tiles + ROOM <= workgroup_bytes:
             return others
