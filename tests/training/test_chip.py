@@ -45,7 +45,7 @@ HASWELL = {
     "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX2,-FMA,-AVX512F",
 }
 
-RECORDED = "a0b0ee08c943"
+RECORDED = "de8a88bbf535"
 """The weights that any machine must give: a change that moves them says why."""
 
 NUMBERS = "loss", "loss_all_heads", "gradient_norm", "validation"

@@ -28,9 +28,9 @@ CASES = {
 }
 GOLDEN = {
     "emeraldrapids, 2 cores, NumPy 2.4.6, Numba 0.68.1": {
-        "small, one thread": "3699827fae83ec64",
-        "small, two threads": "fca5bad5b1f3320f",
-        "odd, two threads, recomputation": "0244ae81140b2b9f",
+        "small, one thread": "29bedd23527da85c",
+        "small, two threads": "cba9b566cbdba9cc",
+        "odd, two threads, recomputation": "16f86ef7de0aeb88",
         "odd, reference": "43b888f9ad63be67",
         "odd, reference in float64": "d0e58e75f3a1ee7d",
     },

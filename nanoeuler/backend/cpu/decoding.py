@@ -20,7 +20,7 @@ from nanoeuler.backend.cpu.elementwise import (
     normed,
     rotate,
 )
-from nanoeuler.backend.cpu.simd import LANES, eight_dots, four_dots, one_dot
+from nanoeuler.backend.cpu.simd import LANES, eight_dots, four_dots, key_dots, one_dot
 from nanoeuler.backend.cpu.teams import meet, share
 from nanoeuler.backend.cpu.vector_maps import biased_gelu, swiglu
 from nanoeuler.backend.cpu.vectors import dot, row_of, scale_into, span
@@ -81,7 +81,10 @@ def shared_products(weight_OI, x_NI, out_NO, begin, end):
                     four_dots(weight, o * D, D, D, x, x_at, D, out, out_at + o, outputs)
                 n += 2
             else:
-                for o in range(first, stop):
+                whole = first + (stop - first) // 4 * 4
+                for o in range(first, whole, 4):
+                    key_dots(weight, o * D, D, D, x, x_at, D, out, out_at + o, outputs)
+                for o in range(whole, stop):
                     one_dot(weight, o * D, D, D, x, x_at, D, out, out_at + o, outputs)
                 n += 1
 

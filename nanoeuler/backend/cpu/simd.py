@@ -240,8 +240,7 @@ def make_dots(tokens: int, rows: int) -> Callable[..., None]:
 
             lefts, rights = places(weight, at, stride, rows), places(x, x_at, x_stride, tokens)
             zeros, pairs = ir.Constant(VECTOR, None), range(rows * tokens)
-            # two sums take turns, so that a multiply-add need not wait for the one before
-            sums = [[cgutils.alloca_once_value(builder, zeros) for _ in pairs] for _ in range(2)]
+            sums = [cgutils.alloca_once_value(builder, zeros) for _ in pairs]
 
             def add(index, totals):
                 left = [load_floats(builder, pointer, index) for pointer in lefts]
@@ -253,18 +252,11 @@ def make_dots(tokens: int, rows: int) -> Callable[..., None]:
             def constant(value):
                 return ir.Constant(SIZE, value)
 
-            whole = builder.sdiv(count, constant(2 * LANES))
+            whole = builder.sdiv(count, constant(LANES))
             with cgutils.for_range(builder, whole) as loop:
-                index = builder.mul(loop.index, constant(2 * LANES))
-                add(index, sums[0])
-                add(builder.add(index, constant(LANES)), sums[1])
-            done = builder.mul(whole, constant(2 * LANES))
-            left_over = builder.sub(count, done)
-            with builder.if_then(builder.icmp_signed(">=", left_over, constant(LANES))):
-                add(done, sums[0])
-            done = builder.mul(builder.sdiv(count, constant(LANES)), constant(LANES))
-            halves = [map(builder.load, both) for both in zip(*sums, strict=True)]
-            of_all = add_lanes(builder, [builder.fadd(*both) for both in halves])
+                add(builder.mul(loop.index, constant(LANES)), sums)
+            done = builder.mul(whole, constant(LANES))
+            of_all = add_lanes(builder, [builder.load(total) for total in sums])
             totals = []
             for i in pairs:
                 total = builder.extract_element(of_all, ir.Constant(INT, i))

@@ -20,6 +20,7 @@ from nanoeuler.backend.cpu.simd import (
     SIZE,
     VECTOR,
     data_pointer,
+    multiply_add,
     spread,
     sum_of_lanes,
     vector_constant,
@@ -45,8 +46,9 @@ def make_map(function: Callable[..., tuple[Vector, ...]], sums: int = 0) -> Call
 
     `outputs` and `inputs` are tuples of float32 vectors; an output may be one of the inputs.
     `function` is given LLVM's builder, a vector of each input, and a vector with the scalar in
-    every lane; or one for each of a tuple of scalars. The last `sums` of its results are added up
-    and returned, as a number or a tuple: in an order that `count` alone decides.
+    every lane; or one for each of a tuple of scalars. The last `sums` of its results, or products
+    of two vectors, are added up and returned, as a number or a tuple: in an order that `count`
+    alone decides.
     """
 
     @intrinsic
@@ -74,7 +76,13 @@ def make_map(function: Callable[..., tuple[Vector, ...]], sums: int = 0) -> Call
 
             def add(values, turn):
                 for value, total in zip(values, totals[turn], strict=True):
-                    builder.store(builder.fadd(builder.load(total), value), total)
+                    before = builder.load(total)
+                    if isinstance(value, tuple):
+                        left, right = value
+                        after = multiply_add(builder, left, right, before)
+                    else:
+                        after = builder.fadd(before, value)
+                    builder.store(after, total)
 
             def work(start, turn):
                 sources = [vector_pointer(builder, base, start) for base in inputs]
@@ -149,7 +157,13 @@ def map_rest(builder, function, outputs, inputs, scalars, done, rest):
     indices = ir.Constant(ir.VectorType(SIZE, LANES), list(range(LANES)))
     inside = builder.icmp_signed("<", indices, spread(builder, rest))
     zeros = ir.Constant(VECTOR, None)
-    return [builder.select(inside, part, zeros) for part in results[len(outputs) :]]
+
+    def kept(part):
+        if isinstance(part, tuple):
+            return kept(part[0]), part[1]
+        return builder.select(inside, part, zeros)
+
+    return [kept(part) for part in results[len(outputs) :]]
 
 
 def sigmoid(builder, x):
@@ -235,20 +249,20 @@ def soft_caps(builder, x, cap):
 def norm_slopes(builder, dout, x, weight, dweight, inverse):
     """Of RMSNorm: dweight, and what its slope sums."""
     along = builder.fmul(builder.fmul(dout, x), inverse)
-    return builder.fadd(dweight, along), builder.fmul(along, weight)
+    return builder.fadd(dweight, along), (along, weight)
 
 
 def layer_norm_slopes(builder, dout, x, weight, dweight, dbias, mean, inverse):
     """Of LayerNorm: dweight and dbias, and what its slope and its level sum."""
     unit = builder.fmul(builder.fsub(x, mean), inverse)
     gradient = builder.fmul(dout, weight)
-    dweight = builder.fadd(dweight, builder.fmul(dout, unit))
-    return dweight, builder.fadd(dbias, dout), builder.fmul(gradient, unit), gradient
+    dweight = multiply_add(builder, dout, unit, dweight)
+    return dweight, builder.fadd(dbias, dout), (gradient, unit), gradient
 
 
 def squared_distance(builder, x, mean):
     distance = builder.fsub(x, mean)
-    return (builder.fmul(distance, distance),)
+    return ((distance, distance),)
 
 
 def shifted_exponential(builder, x, top):
@@ -268,6 +282,6 @@ soft_cap_only = make_map(lambda *arguments: soft_caps(*arguments)[:1])
 norm_sums = make_map(norm_slopes, sums=1)
 layer_norm_sums = make_map(layer_norm_slopes, sums=2)
 sum_of = make_map(lambda builder, x, _: (x,), sums=1)
-sum_of_products = make_map(lambda builder, x, y, _: (builder.fmul(x, y),), sums=1)
+sum_of_products = make_map(lambda builder, x, y, _: ((x, y),), sums=1)
 sum_of_squared_distances = make_map(squared_distance, sums=1)
 sum_of_exponentials = make_map(shifted_exponential, sums=1)
