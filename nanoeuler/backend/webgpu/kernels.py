@@ -24,6 +24,7 @@ import numpy as np
 from nanoeuler.backend.webgpu import sizes
 from nanoeuler.backend.webgpu.arrays import DeviceArray, decode, encode, halves
 from nanoeuler.backend.webgpu.device import Device, one_line
+from nanoeuler.backend.webgpu.staging import Staging
 from nanoeuler.errors import UserError
 
 if TYPE_CHECKING:
@@ -148,6 +149,7 @@ class Kernels:
         self.waiting = 0
         self.recorded: list[Command] | None = None
         self.scratch: dict[str, DeviceArray] = {}
+        self.staging = Staging(self.opened)
 
     # ---- arrays
 
@@ -208,10 +210,11 @@ class Kernels:
             return np.empty(array.shape, array.dtype)
         if not array.contiguous or array.offset % 4:
             array = array.copy()
-        self.flush()
         size = -(-array.nbytes // 4) * 4
         with self.failures_told():
-            data = self.queue.read_buffer(array.buffer, array.offset, size)
+            data = self.staging.read(array, size, self.ended_pass())
+            if data is None:
+                data = self.queue.read_buffer(array.buffer, array.offset, size)
         return decode(data, array.shape, array.dtype)
 
     def take(self, purpose: str, shape: tuple[int, ...], dtype: Any = np.float32) -> DeviceArray:
@@ -346,13 +349,17 @@ class Kernels:
 
     def flush(self) -> None:
         """Hand over what was gathered."""
-        if self.compute is None or self.encoder is None:
-            return
+        if self.compute is not None:
+            with self.failures_told():
+                self.queue.submit([self.ended_pass().finish()])
+
+    def ended_pass(self) -> wgpu.GPUCommandEncoder:
+        """The encoder with what was gathered, or a new one."""
         compute, encoder = self.compute, self.encoder
         self.compute, self.encoder, self.waiting = None, None, 0
-        with self.failures_told():
+        if compute is not None:
             compute.end()
-            self.queue.submit([encoder.finish()])
+        return encoder or self.opened.create_command_encoder()
 
     @contextmanager
     def recording(self) -> Iterator[list[Command]]:
