@@ -41,7 +41,7 @@ def main() -> None:
     setting = f"vocabulary {options.vocab_size}, {options.threads} threads"
     print(f"{options.text.name}, {setting}; {describe('numba', 'numpy')}")
     print("| MB | stage | seconds | MB/s | peak memory, MB |\n|---|---|---|---|---|")
-    config = json.dumps({"tokenizer": {"vocab_size": options.vocab_size, "sample_bytes": 1 << 50}})
+    config = json.dumps({"tokenizer": {"vocab_size": options.vocab_size, "sample_bytes": 10**15}})
     common = ["--config", config, "--threads", str(options.threads)]
     for size in options.sizes:
         with tempfile.TemporaryDirectory() as name:
