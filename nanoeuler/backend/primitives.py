@@ -158,7 +158,7 @@ class Primitives(ABC):
         Raises `UserError`, which begins with the `key` that asks for it, where that can't be
         promised.
         """
-        raise UserError(f"{key}: chip is for --device cpu: {self.own_rounding}")
+        raise UserError(f"{key}: chip is for --device cpu: {self.own_rounding}; take ranks")
 
     own_rounding: ClassVar[str]
     """Why other devices of its kind round otherwise, in a clause."""
