@@ -90,7 +90,7 @@ def test_without_it_another_processor_gives_others():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", ["pretrain", "sft", "dpo", "rl"])
+@pytest.mark.parametrize("stage", ["rl"])
 def test_stages_as_real_processes(trainer, tuned, stage, monkeypatch):
     trainer.config[stage] |= {"reproducible": "chip", "log_every": 1}
     if stage in ("dpo", "rl"):
