@@ -42,11 +42,11 @@ EXACT = ("update", "fp8", "losses", "preference", "sampling", "to_host")
 """Kernels whose arithmetic is exact in every precision of the engine."""
 
 WITHOUT = {
-    "ACTIVATION": ("update", "drafts", "losses", "preference", "sampling", "to_host"),
+    "ACTIVATION": ("update", "drafts", "lanes", "losses", "preference", "sampling", "to_host"),
     "WIDTH": ("to_host",),
     "RESIDUAL": (
-        *("update", "cache", "cross_entropy", "decode_attention", "fp8", "losses", "muon"),
-        *("plain_attention", "preference", "rope", "sampling", "to_host"),
+        *("update", "cache", "cross_entropy", "decode_attention", "fp8", "lanes", "losses"),
+        *("muon", "plain_attention", "preference", "rope", "sampling", "to_host"),
     ),
 }
 """Kernels that this is not compiled into, so that precisions share their machine code."""
