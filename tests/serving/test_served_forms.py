@@ -198,8 +198,9 @@ def calling(**fields):
 
 def test_a_function_is_called_with_arguments_that_are_valid(client):
     called = set()
-    for seed in range(8):
-        given = calling(tool_choice="required", seed=seed)
+    named = [{"type": "function", "function": {"name": name}} for name in PARAMETERS]
+    for seed, chosen in enumerate(["required"] * 5 + named):
+        given = calling(tool_choice=chosen, seed=seed)
         (choice,) = client.chat.completions.create(**given).choices
         assert (choice.finish_reason, choice.message.content) == ("tool_calls", None)
         (call,) = choice.message.tool_calls

@@ -34,10 +34,6 @@ GOLDEN = {
         "odd, reference": "43b888f9ad63be67",
         "odd, reference in float64": "d0e58e75f3a1ee7d",
     },
-    "znver4, 2 cores, NumPy 2.4.6, Numba 0.68.1": {
-        "odd, reference": "43b888f9ad63be67",
-        "odd, reference in float64": "d0e58e75f3a1ee7d",
-    },
 }
 
 
