@@ -21,7 +21,7 @@ from peers import about, spread
 from pytorch_model import PyTorchModel
 
 from nanoeuler.backend.cpu.engine import CpuBackend
-from nanoeuler.backend.cpu.training import squares
+from nanoeuler.backend.cpu.vectors import dot
 from nanoeuler.model.appending import extend
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import initial_parameters
@@ -34,10 +34,10 @@ def bandwidth(threads: int) -> float:
     # zeros would all share one page of memory until they are written
     values = np.ones(100_000_000, np.float32)
     parts = np.array_split(values, threads)
-    squares(values[:10])
+    dot(values[:10], values[:10])
     best = float("inf")
     for _ in range(5):
-        readers = [threading.Thread(target=squares, args=(part,)) for part in parts]
+        readers = [threading.Thread(target=dot, args=(part, part)) for part in parts]
         began = time.perf_counter()
         for reader in readers:
             reader.start()

@@ -60,12 +60,12 @@ def prepare(
     rows, parameters = step_rows(config, batch), initial_parameters(config, 1)
     if side == "nanoeuler":
         from nanoeuler.backend.cpu.engine import CpuBackend
-        from nanoeuler.backend.cpu.training import squares
+        from nanoeuler.backend.cpu.vectors import dot
         from nanoeuler.training.micro_batches import largest_divisor
         from nanoeuler.training.optimizer.adamw import AdamW
         from nanoeuler.training.state import TrainingState
 
-        squares(np.ones(1, np.float32))
+        dot(np.ones(1, np.float32), np.ones(1, np.float32))
         before = peak_megabytes()
         backend = CpuBackend(threads)
         state = TrainingState(config, backend, parameters, AdamW(0.9, 0.95, 1e-8, 0.1, 1.0))
