@@ -70,7 +70,7 @@ def write_signatures(path: Path, pages: int) -> None:
 
 
 class MadeUp(Reader):
-    """Pages of which 1 % are copies of others."""
+    """Hashes of pages, of which 1 % are copies of others; there is no text of them."""
 
     name, kind, licence = "made up", "web", ""
 
@@ -91,10 +91,10 @@ class MadeUp(Reader):
         return Outline(hashes * np.uint64(0x9E3779B97F4A7C15), sizes, hashes, hashes)
 
     def batches(self) -> Iterator[Callable[[], Batch]]:
-        raise NotImplementedError
+        return iter(())
 
     def origins(self) -> list[dict[str, Any]]:
-        raise NotImplementedError
+        return []
 
 
 def made_up_words(seed: int, pages: int) -> tuple[np.ndarray, np.ndarray]:

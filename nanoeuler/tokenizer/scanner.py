@@ -266,25 +266,29 @@ def classify_ascii(data, kinds):
 
 
 @compiled(**LENT)
+def next_beyond_ascii(eight, at, stop):
+    """The first byte from `at` on that is not ASCII, or `stop`."""
+    while at < stop:
+        marked = eight[at] & HIGH_BITS
+        if marked != 0:
+            return min(at + first_marked(marked), stop)
+        at += 8
+    return stop
+
+
+@compiled(**LENT)
 def classify_others(data, eight, begin, stop, classes, kinds):
     """Set the class of each byte of each character that is not ASCII.
 
     Returns whether any is white space.
     """
-    wide_spaces, at = False, begin
+    wide_spaces, at = False, next_beyond_ascii(eight, begin, stop)
     while at < stop:
-        marked = eight[at] & HIGH_BITS
-        if marked == 0:
-            at += 8
-            continue
-        at += first_marked(marked)
-        if at >= stop:
-            break
         kind, length = beyond_ascii(data, at, stop, classes)
         for byte in range(at, at + length):
             kinds[byte] = kind
         wide_spaces |= kind == SPACE
-        at += length
+        at = next_beyond_ascii(eight, at + length, stop)
     return wide_spaces
 
 
@@ -307,22 +311,15 @@ def mark_borders(before, kinds_before, kinds, kinds_after, starts):
 @compiled(**LENT)
 def mark_wide_spaces(data, eight, begin, stop, classes, kinds, starts):
     """Correct the marks of white space that has several bytes."""
-    at = begin
+    at = next_beyond_ascii(eight, begin, stop)
     while at < stop:
-        marked = eight[at] & HIGH_BITS
-        if marked == 0:
-            at += 8
-            continue
-        at += first_marked(marked)
-        if at >= stop:
-            break
         kind, length = beyond_ascii(data, at, stop, classes)
         if kind == SPACE:
             alone = at == begin or kinds[at - 1] != SPACE
             starts[at] = alone or kinds[at + length] != SPACE
             for byte in range(at + 1, at + length):
                 starts[byte] = 0
-        at += length
+        at = next_beyond_ascii(eight, at + length, stop)
 
 
 @compiled(**LENT)

@@ -9,12 +9,8 @@ import math
 
 import numpy as np
 
+from nanoeuler.system.arithmetic import LN2_HIGH, LN2_LOW, LOG2_E
 from nanoeuler.system.compiling import compiled
-
-LOG2_E = 1 / math.log(2)
-LN2_HIGH, LN2_LOW = 0.6931471803691238, 1.9082149292705878e-10
-"""ln 2 in two parts, the first with so few bits that its products with small whole numbers are
-exact."""
 
 
 @compiled()
