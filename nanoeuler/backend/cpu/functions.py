@@ -9,8 +9,11 @@ import math
 
 import numpy as np
 
-from nanoeuler.system.arithmetic import LN2_HIGH, LN2_LOW, LOG2_E
 from nanoeuler.system.compiling import compiled
+
+# those of system/arithmetic.py: machine code is kept until a source of this folder changes
+LOG2_E = 1 / math.log(2)
+LN2_HIGH, LN2_LOW = 0.6931471803691238, 1.9082149292705878e-10
 
 
 @compiled()
