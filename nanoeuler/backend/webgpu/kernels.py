@@ -13,6 +13,7 @@ import math
 import re
 import struct
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -122,6 +123,14 @@ def constant(name: str, value: int | bool) -> str:
 
 
 Command = tuple[Any, ...]
+"""A launch: pipeline, arrays, grid."""
+
+
+class Recording(list[Command]):
+    """The launches of a program, to be made again."""
+
+    ahead: wgpu.GPUCommandBuffer | None = None
+    """The same in the device's form, made before they are asked for."""
 
 
 class Kernels:
@@ -144,10 +153,11 @@ class Kernels:
         self.modules: dict[str, wgpu.GPUShaderModule] = {}
         self.pipelines: dict[tuple[str, str], tuple[Any, Any]] = {}
         self.numbers: dict[bytes, wgpu.GPUBuffer] = {}
-        self.encoder: wgpu.GPUCommandEncoder | None = None
-        self.compute: wgpu.GPUComputePassEncoder | None = None
-        self.waiting = 0
-        self.recorded: list[Command] | None = None
+        self.waiting: list[Command] = []
+        self.recorded: Recording | None = None
+        self.repeated: Callable[[], Recording | None] = nothing
+        """What was replayed twice in a row: held weakly, as it holds its arrays."""
+        self.replayed: Callable[[], Recording | None] = nothing
         self.scratch: dict[str, DeviceArray] = {}
         self.staging = Staging(self.opened)
 
@@ -212,7 +222,8 @@ class Kernels:
             array = array.copy()
         size = -(-array.nbytes // 4) * 4
         with self.failures_told():
-            data = self.staging.read(array, size, self.ended_pass())
+            encoder, self.waiting = self.encoded(self.waiting), []
+            data = self.staging.read(array, size, encoder, self.encode_ahead)
             if data is None:
                 data = self.queue.read_buffer(array.buffer, array.offset, size)
         return decode(data, array.shape, array.dtype)
@@ -308,64 +319,64 @@ class Kernels:
     # ---- the stream
 
     def do(self, command: Command) -> None:
-        """A launch: pipeline, arrays, grid."""
         if self.recorded is not None:
             self.recorded.append(command)
-        pipeline, group, grid = command
-        compute = self.open_pass()
-        compute.set_pipeline(pipeline)
-        compute.set_bind_group(0, group)
-        compute.dispatch_workgroups(*grid)
-        self.waiting += 1
-        if self.waiting >= sizes.DISPATCHES_AT_ONCE:
+        self.waiting.append(command)
+        if len(self.waiting) >= sizes.DISPATCHES_AT_ONCE:
             self.flush()
 
-    def open_pass(self) -> wgpu.GPUComputePassEncoder:
-        """Where launches are gathered."""
-        if self.compute is None:
-            with self.failures_told():
-                self.encoder = self.opened.create_command_encoder()
-                self.compute = self.encoder.begin_compute_pass()
-        return self.compute
+    def replay(self, commands: Recording) -> None:
+        """Make the launches of a program again."""
+        self.flush()
+        if commands.ahead:
+            self.submit(commands.ahead)
+            commands.ahead = None
+        else:
+            for start in range(0, len(commands), sizes.DISPATCHES_AT_ONCE):
+                self.waiting = commands[start : start + sizes.DISPATCHES_AT_ONCE]
+                self.flush()
+        self.repeated = self.replayed if self.replayed() is commands else nothing
+        self.replayed = weakref.ref(commands)
 
-    def replay(self, commands: list[Command]) -> None:
-        """Launches that were made before, and so are right: by the library's own calls, which take
-        a tenth of the time of wgpu's methods around them."""
+    def encode_ahead(self) -> None:
+        """Called while the host waits: what it replayed twice in a row will come again."""
+        commands = self.repeated()
+        if commands and not commands.ahead:
+            commands.ahead = self.encoded(commands).finish()
+
+    def flush(self) -> None:
+        """Hand over what was gathered."""
+        if self.waiting:
+            launches, self.waiting = self.waiting, []
+            self.submit(self.encoded(launches).finish())
+
+    def submit(self, launches: wgpu.GPUCommandBuffer) -> None:
+        with self.failures_told():
+            self.queue.submit([launches])
+
+    def encoded(self, commands: list[Command]) -> wgpu.GPUCommandEncoder:
+        """Launches in the device's form, by the library's own calls: they take a tenth of the time
+        of wgpu's methods around them."""
         from wgpu.backends.wgpu_native import ffi, lib
 
         set_pipeline = lib.wgpuComputePassEncoderSetPipeline
         set_arrays = lib.wgpuComputePassEncoderSetBindGroup
         dispatch = lib.wgpuComputePassEncoderDispatchWorkgroups
-        for start in range(0, len(commands), sizes.DISPATCHES_AT_ONCE):
-            part = commands[start : start + sizes.DISPATCHES_AT_ONCE]
-            compute = self.open_pass()._internal
-            for pipeline, group, grid in part:
-                set_pipeline(compute, pipeline._internal)
-                set_arrays(compute, 0, group._internal, 0, ffi.NULL)
-                dispatch(compute, *grid)
-            self.waiting += len(part)
-            if self.waiting >= sizes.DISPATCHES_AT_ONCE:
-                self.flush()
-
-    def flush(self) -> None:
-        """Hand over what was gathered."""
-        if self.compute is not None:
-            with self.failures_told():
-                self.queue.submit([self.ended_pass().finish()])
-
-    def ended_pass(self) -> wgpu.GPUCommandEncoder:
-        """The encoder with what was gathered, or a new one."""
-        compute, encoder = self.compute, self.encoder
-        self.compute, self.encoder, self.waiting = None, None, 0
-        if compute is not None:
+        encoder = self.opened.create_command_encoder()
+        if commands:
+            compute = encoder.begin_compute_pass()
+            into = compute._internal
+            for pipeline, group, grid in commands:
+                set_pipeline(into, pipeline._internal)
+                set_arrays(into, 0, group._internal, 0, ffi.NULL)
+                dispatch(into, *grid)
             compute.end()
-        return encoder or self.opened.create_command_encoder()
+        return encoder
 
     @contextmanager
-    def recording(self) -> Iterator[list[Command]]:
+    def recording(self) -> Iterator[Recording]:
         """Collects the launches that are made meanwhile."""
-        commands: list[Command] = []
-        self.recorded = commands
+        commands = self.recorded = Recording()
         try:
             yield commands
         finally:
@@ -439,6 +450,10 @@ class Kernels:
             count=target.size * words,
             **copy_arguments(dimensions),
         )
+
+
+def nothing() -> None:
+    """In the place of a reference to what was replayed."""
 
 
 def bind_group(

@@ -10,7 +10,7 @@ import numpy as np
 
 from nanoeuler.backend.runtime import Feed, Program, Runtime
 from nanoeuler.backend.webgpu.arrays import DeviceArray, encode
-from nanoeuler.backend.webgpu.kernels import Command, Kernels
+from nanoeuler.backend.webgpu.kernels import Kernels, Recording
 
 ALIGNMENT = 256
 """Bytes: each array of a feed starts on a multiple."""
@@ -47,7 +47,7 @@ class RecordedProgram(Program):
     def __init__(self, function: Callable[[], None], kernels: Kernels):
         super().__init__(function)
         self.kernels = kernels
-        self.commands: list[Command] | None = None
+        self.commands: Recording | None = None
 
     def run(self) -> None:
         if self.commands is None:

@@ -6,6 +6,7 @@ another thread look for its end: on lavapipe twice the time.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -39,9 +40,14 @@ class Staging:
         self.told.callback = self.done
 
     def read(
-        self, array: DeviceArray, size: int, encoder: wgpu.GPUCommandEncoder
+        self,
+        array: DeviceArray,
+        size: int,
+        encoder: wgpu.GPUCommandEncoder,
+        meanwhile: Callable[[], None],
     ) -> memoryview | None:
         """The first `size` bytes of an array, behind the work in `encoder`, which is handed over.
+        `meanwhile` is called before the host waits.
 
         None for what is too large, or cannot be read so.
         """
@@ -54,6 +60,7 @@ class Staging:
         self.status = None
         buffer = self.buffer._internal
         lib.wgpuBufferMapAsync(buffer, api.lib.WGPUMapMode_Read, 0, size, self.told[0])
+        meanwhile()
         lib.wgpuDevicePoll(self.device._internal, True, api.ffi.NULL)
         if self.status != api.lib.WGPUMapAsyncStatus_Success:
             return None

@@ -1,5 +1,7 @@
 """Arrays on the device do what NumPy's do: views, copies, fills, and numbers of both types."""
 
+import weakref
+
 import numpy as np
 import pytest
 
@@ -96,8 +98,19 @@ def test_a_program_is_recorded_once_and_replayed_on_what_it_is_fed(engine):
         engine.scale(out, 2.0)
 
     program = engine.runtime.program(work)
-    for number in (1, 2, 3):
+    for number in range(1, 6):
         feed.load(np.full((2, 3), number, np.float32))
         program.run()
         assert np.array_equal(engine.to_host(out), np.full((2, 3), 2 * number))
     assert len(calls) == 1
+    # while the host waited, the launches were made ready for the next run, and go with the program
+    ready = weakref.ref(program.commands.ahead)
+    assert ready()
+    engine.scale(out, 3.0)
+    program.run()
+    program.run()
+    assert np.array_equal(engine.to_host(out), np.full((2, 3), 10))
+    assert not ready()
+    ready = weakref.ref(program.commands.ahead)
+    del program
+    assert not ready()
