@@ -1,7 +1,7 @@
 """Decoding one sequence on the CPU with weights of 8 and 4 bits, beside float32 and llama.cpp.
 
     python benchmarks/cpu_quantized.py                                  medium, one thread
-    python benchmarks/cpu_quantized.py --shape qwen3-0.6b --llama       minutes, and 6 GB of memory
+    python benchmarks/cpu_quantized.py --preset qwen3-0.6b --llama      minutes, and 6 GB of memory
 
 `--llama` needs the extra `gguf` and llama-cpp-python, in no lock. It reads the same numbers from a
 GGUF file, with as many threads. Each round decodes the same number of tokens with all sides in
@@ -21,10 +21,10 @@ from typing import Any
 
 import numpy as np
 from peers import spread
+from shapes import SHAPES, model_of
 
 from nanoeuler.backend.cpu.engine import CpuBackend
 from nanoeuler.model.appending import extend
-from nanoeuler.model.config import PRESETS, ModelConfig
 from nanoeuler.model.files import SavedModel, quantized
 from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.quantized import SCHEMES
@@ -32,13 +32,6 @@ from nanoeuler.model.transformer import Transformer
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.vocabulary import build
 
-SHAPES = {name: {"preset": name} for name in PRESETS} | {
-    "qwen3-0.6b": {
-        **{"vocab_size": 151_936, "dim": 1024, "layers": 28, "heads": 16, "kv_heads": 8},
-        **{"head_size": 128, "ffn": 3072, "context": 2048, "mtp_heads": 1, "tied": True},
-        **{"qk_norm": "weighted", "rope_theta": 1e6},
-    }
-}
 Side = Callable[[np.ndarray, int], tuple[float, float]]
 """Seconds for a prompt, and for each of so many tokens behind it."""
 
@@ -87,7 +80,7 @@ def theirs(saved: SavedModel, dtype: str, threads: int, clock: Callable[[], floa
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--shape", choices=SHAPES, default="medium")
+    parser.add_argument("--preset", choices=SHAPES, default="medium")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--tokens", type=int, default=64)
@@ -97,7 +90,7 @@ def main() -> None:
     parser.add_argument("--processor-time", action="store_true")
     options = parser.parse_args()
     clock = time.process_time if options.processor_time else time.perf_counter
-    config = ModelConfig.from_dict(SHAPES[options.shape])
+    config = model_of(options.preset)
     config = replace(config, context=max(config.context, options.prompt + options.tokens))
     engine = CpuBackend(options.threads)
     with tempfile.TemporaryDirectory() as folder:
@@ -124,7 +117,7 @@ def main() -> None:
         [side(prompt, options.tokens) for side in sides.values()] for _ in range(options.rounds)
     ]
     prompts, tokens = np.moveaxis(np.array(rounds), 2, 0)  # (rounds, sides) each
-    print(f"{options.shape}, {options.threads} threads, behind {options.prompt} tokens")
+    print(f"{options.preset}, {options.threads} threads, behind {options.prompt} tokens")
     for number, name in enumerate(sides):
         times = spread(tokens[:, 0] / tokens[:, number], ".2f")
         of_prompts = spread(prompts[:, 0] / prompts[:, number], ".2f")

@@ -1,6 +1,7 @@
 """Decoding and reading a prompt on one GPU beside PyTorch: milliseconds per token, ratio, spread.
 
     python benchmarks/cuda_decode.py --preset base --rows 1 8 64
+    python benchmarks/cuda_decode.py --preset qwen3-0.6b --alone --prompt 1024
 
 Both sides run on one GPU in turns, each in a process of its own, in bf16, with the same weights.
 Each round reads a prompt of half the context and writes tokens until the context is full, a token
@@ -26,6 +27,7 @@ from typing import Any
 import cupy
 import numpy as np
 from peers import spread
+from shapes import SHAPES, model_of
 
 from nanoeuler.backend.cuda.engine import CudaBackend
 from nanoeuler.inference.decoder import Decoder, Row, decoder_kind
@@ -150,23 +152,24 @@ def in_a_row(read: Callable[[], np.ndarray]) -> tuple[float, np.ndarray]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--preset", default="base")
+    parser.add_argument("--preset", default="base", choices=SHAPES)
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 64])
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--prompt", type=int, help="tokens (default: the context)")
     parser.add_argument("--alone", action="store_true", help="without the peer")
     options = parser.parse_args()
-    config = ModelConfig.from_dict({"preset": options.preset})
+    config = model_of(options.preset)
     parameters = initial_parameters(config, 1)
     ours = Ours(config, parameters)
     with nullcontext() if options.alone else Peer(config, parameters) as peer:
-        compare(ours, peer, config, options.rows, options.rounds)
+        compare(ours, peer, config, options)
 
 
 def compare(
-    ours: Ours, peer: Peer | None, config: ModelConfig, every_rows: list[int], rounds: int
+    ours: Ours, peer: Peer | None, config: ModelConfig, options: argparse.Namespace
 ) -> None:
     """Print what both take, in turns."""
-    random, half = np.random.default_rng(1), config.context // 2
+    random, half, rounds = np.random.default_rng(1), config.context // 2, options.rounds
     device = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
     print(
         f"{device}, torch {peer.version if peer else 'not used'}, CuPy {cupy.__version__};"
@@ -176,7 +179,7 @@ def compare(
         f"ms per token behind {half} to {config.context} cached tokens,"
         f" {rounds} rounds: median (least … most)"
     )
-    for rows in every_rows:
+    for rows in options.rows:
         prompts = random.integers(1, config.vocab_size, (rows, half))
         ours.write(prompts, half, Sampling())
         theirs = peer and peer.writer(prompts, half)
@@ -187,14 +190,15 @@ def compare(
             ]
         )
         report(f"batch {rows}", times)
-    prompt = random.integers(1, config.vocab_size, (1, config.context))
+    length = options.prompt or config.context
+    prompt = random.integers(1, config.vocab_size, (1, length))
     recorded, first, first_of_all = ours.readers(prompt)
     readers = [recorded, *([peer.reader(prompt)] if peer else [])]
     times = np.full((rounds, 2), np.nan)
     for row in times:
         found = [read() for read in readers]
         row[: len(readers)] = [seconds for seconds, _ in found]
-    report(f"a prompt of {config.context}", times)
+    report(f"a prompt of {length}", times)
     for what, read in (("first of its length", first), ("first of all", first_of_all)):
         report(what, np.array([[read()[0], np.nan] for _ in range(rounds)]))
     print(f"first token of each: {[int(tokens[0]) for _, tokens in found]}")

@@ -2,18 +2,20 @@
 
     python benchmarks/serving.py --preset small                         1, 8 and 64 clients
     python benchmarks/serving.py --preset base --prompt 400             prompts of 400 characters
+    python benchmarks/serving.py --preset qwen3-0.6b --prompt 512 --tokens 128 --clients 64 128
     nanoeuler serve results/demo/sft &
     python benchmarks/serving.py --url http://127.0.0.1:8000
     python benchmarks/serving.py --url ours=http://127.0.0.1:8000 peer=http://127.0.0.1:8080
     python benchmarks/serving.py --clients 1 --tokens 4 --shared 1600 --url kept=… plain=…
     python benchmarks/serving.py --url http://127.0.0.1:8000 --soak 600 --model results/demo/sft
 
-With `--preset` the server is ours, on a GPU where there is one, and the model has fresh weights.
+With `--preset` the server is ours, on a GPU where there is one, and the model has fresh weights and
+reads bytes: a character is a token.
 Any server of OpenAI's API can be measured, so that peers are measured by the same client. Each
 client streams completions of a text one after the other, each with a seed of its own. Printed are
-tokens per second of all clients together, and the median and the 95th percentile of the time to the
-first token and between two parts of a reply. A part is a token, or more where the server or the
-client falls behind.
+tokens and replies per second of all clients together, and the median and the 95th percentile of the
+time to the first token and between two parts of a reply. A part is a token, or more where the
+server or the client falls behind.
 
 With `--soak`, 64 clients come, go and break off for that many seconds. Every reply that was not
 broken off is compared with what `generate` writes; the server's memory is printed at each tenth.
@@ -40,8 +42,8 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import numpy as np
+from shapes import SHAPES, model_of
 
-from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import SavedModel, save_model
 from nanoeuler.model.flat import initial_parameters
 from nanoeuler.system import provenance
@@ -74,11 +76,11 @@ class Client:
 
 
 @contextlib.contextmanager
-def fresh_server(preset: str) -> Iterator[str]:
+def fresh_server(shape: str) -> Iterator[str]:
     """The address of a server of our own, with a model of fresh weights that knows bytes only."""
-    config = ModelConfig.from_dict({"preset": preset})
+    config = model_of(shape)
     with tempfile.TemporaryDirectory() as name:
-        tokenizer, folder = Path(name, "tokenizer.json"), Path(name, preset)
+        tokenizer, folder = Path(name, "tokenizer.json"), Path(name, shape)
         Tokenizer(build([])).save(tokenizer)
         weights = initial_parameters(config, 1)
         save_model(folder, SavedModel(config, weights, tokenizer, "pretrain", None))
@@ -95,7 +97,7 @@ def fresh_server(preset: str) -> Iterator[str]:
 
 
 class Timed(NamedTuple):
-    """What some clients saw: tokens, and seconds to first parts and between parts."""
+    """What some clients saw: tokens, and seconds to first parts (one a reply) and between parts."""
 
     tokens: int
     first: list[float]
@@ -193,7 +195,8 @@ def drive(url: str, model: str, numbers: range, clients: int, stop: float, work:
 
 
 def measure(url: str, model: str, clients: int, seconds: float, work: Work) -> list[float]:
-    """Tokens per second; milliseconds to the first part (median, 95th percentile), and between two.
+    """Tokens and replies per second; milliseconds to the first part (median, 95th percentile), and
+    between two.
 
     The clients share a few processes: one could not keep up.
     """
@@ -205,10 +208,10 @@ def measure(url: str, model: str, clients: int, seconds: float, work: Work) -> l
         given = clients, began + seconds, work
         parts = [pool.submit(drive, url, model, each, *given) for each in numbers]
         seen = [part.result() for part in parts]
-        rate = sum(each.tokens for each in seen) / (time.time() - began)
+        took = time.time() - began
     firsts, betweens = ([x for each in seen for x in each[i]] for i in (1, 2))
     times = [1000 * np.percentile(each, share) for each in (firsts, betweens) for share in (50, 95)]
-    return [rate, *times]
+    return [sum(each.tokens for each in seen) / took, len(firsts) / took, *times]
 
 
 def compare(urls: dict[str, str], models: dict[str, str], options: argparse.Namespace) -> None:
@@ -216,8 +219,10 @@ def compare(urls: dict[str, str], models: dict[str, str], options: argparse.Name
 
     The ratio is that of the first server's throughput to the others', round by round.
     """
-    print("| clients | server | tokens/s | first ms p50 | p95 | between ms p50 | p95 | ratio |")
-    print("|---|---|---|---|---|---|---|---|")
+    print(
+        "| clients | server | tokens/s | replies/s | first ms p50 | p95 | between ms p50 | p95 "
+        "| ratio |\n|---|---|---|---|---|---|---|---|---|"
+    )
     for clients in options.clients:
         seen: dict[str, list[list[float]]] = {name: [] for name in urls}
         for _ in range(options.rounds):
@@ -335,7 +340,9 @@ def main() -> None:
     )
     parser.add_argument("--soak", type=float, metavar="SECONDS")
     parser.add_argument("--model", type=Path, help="the served model's folder, for --soak")
-    parser.add_argument("--preset", help="measure a server of our own with a model of that size")
+    parser.add_argument(
+        "--preset", choices=SHAPES, help="measure a server of our own with a model of that size"
+    )
     options = parser.parse_args()
     options.work = Work(options.tokens, options.prompt, options.shared)
     print(provenance.cpu_name())
