@@ -13,6 +13,7 @@ import os
 import re
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
@@ -218,9 +219,12 @@ class Progress:
 
     On a terminal that is one line, which is rewritten in place; in a log it is a line every
     `interval` seconds. `unit` names what is counted ("MB", "tokens", "steps"); `scale` converts the
-    amounts given to `update` into that unit. Nothing is printed for work that ends within two
-    seconds.
+    amounts given to `update` into that unit. The rate is that of the last minute, without the first
+    amount, during which machine code is compiled; before the second the time left is not known.
+    Nothing is printed for work that ends within two seconds.
     """
+
+    WINDOW = 60.0  # seconds
 
     def __init__(
         self,
@@ -237,6 +241,8 @@ class Progress:
         self.first = self.done = done
         self.began = time.monotonic()
         self.shown = self.began - interval + 2.0
+        self.reached: deque[tuple[float, float]] = deque()
+        """The last minute's times, and what was done by then."""
         found = next((each for each in LOGGER.handlers if isinstance(each, Terminal)), None)
         self.whole_run = found.whole_run if found else None
         draws = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
@@ -246,14 +252,21 @@ class Progress:
         """Count `amount` more as done; `values` are shown behind the rest."""
         self.done += amount
         now = time.monotonic()
+        if not self.reached or now - self.reached[-1][0] >= 0.5:
+            self.reached.append((now, self.done))
+            while now - self.reached[0][0] > self.WINDOW and len(self.reached) > 2:
+                self.reached.popleft()
         interval = 0.5 if self.terminal and now - self.began > 2.0 else self.interval
         if now - self.shown >= interval:
             self.shown = now
-            self.show((self.done - self.first) / max(now - self.began, 1e-9), values)
+            since, before = self.reached[0] if len(self.reached) > 1 else (self.began, self.first)
+            self.show((self.done - before) / max(now - since, 1e-9), values)
 
     def show(self, rate: float, values: dict[str, Any]) -> None:
         """Show the line; `rate` is the amount of a second."""
-        left = (self.total - self.done) / rate if self.total and rate > 0 else None
+        left = None
+        if self.total and rate > 0 and len(self.reached) > 1:
+            left = (self.total - self.done) / rate
         whole = self.whole_run(self.tag, rate, left) if self.whole_run and left else None
         if self.terminal:
             columns = 0

@@ -3,6 +3,7 @@ import pty
 import subprocess
 import sys
 import termios
+import time
 from pathlib import Path
 
 import pytest
@@ -113,7 +114,7 @@ def test_progress_tells_the_time_left_of_the_stage_and_of_the_whole_run(capsys):
     log.start(whole_run=lambda tag, rate, left: left + 200.0)
     for columns in (False, True):
         with log.Progress("train", 4e6, "tokens") as progress:
-            progress.began -= 100
+            progress.reached.append((time.monotonic() - 100, 0.0))
             progress.done = 1e6
             if columns:
                 parts = progress.parts(1e4, 300.0, 500.0, {"loss": 2.5, "mfu": "n/a"})
@@ -128,6 +129,20 @@ def test_progress_tells_the_time_left_of_the_stage_and_of_the_whole_run(capsys):
         "train done=1_000_000tokens share=25% rate=1e+04tokens/s eta=5m00s "
         "eta_of_whole_run=8m20s loss=2.5\n"
     )
+
+
+def test_the_rate_is_that_of_the_last_minute_without_what_compiles(capsys, monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(log.time, "monotonic", lambda: now)
+    log.start()
+    with log.Progress("train", 1e5, "tokens") as progress:
+        for seconds, amount in ((16, 100), *[(1, 1000)] * 30, *[(1, 500)] * 90):
+            now += seconds
+            progress.update(amount)
+    first, *lines = capsys.readouterr().err.splitlines()
+    assert first == "train done=100tokens share=0% rate=6.25tokens/s"
+    assert "rate=1000tokens/s eta=1m20s" in lines[1]
+    assert "done=75_100tokens share=75% rate=500tokens/s eta=50s" in lines[-1]
 
 
 @pytest.mark.parametrize("closed", ["a terminal", "a pipe"])
