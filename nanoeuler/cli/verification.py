@@ -20,8 +20,8 @@ def register(subparsers: Subparsers) -> None:
         "verify",
         help="train a part of a run again, and compare every number with what it wrote",
         description="Train steps of a run's stage again, from a checkpoint or the seed, and "
-        "compare losses, gradient norms, measurements and the model with what the run wrote, to "
-        "the bit. Nothing of the run is changed.",
+        "compare losses, gradient norms, measurements, adapters and the model with what the run "
+        "wrote, to the bit. Nothing of the run is changed.",
     )
     parser.add_argument(
         "words",
@@ -79,6 +79,8 @@ def told(found: "Verified") -> str:
         f"{found.stage}: steps {found.first + 1:,} to {found.last:,} again, from {start}: "
         f"{log.counted(found.values, 'number')} equal to the bit"
     ]
+    if found.adapter:
+        lines.append(f"the adapters have the same weights, SHA-256 {found.adapter}")
     if found.model:
         lines.append(f"the model has the same weights, SHA-256 {found.model}")
     if found.differs:

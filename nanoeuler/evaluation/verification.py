@@ -14,17 +14,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from safetensors.numpy import load_file
 
 from nanoeuler import log
 from nanoeuler.config.paths import Paths
 from nanoeuler.config.stages import Stage, stages_of
 from nanoeuler.errors import UserError, brief
 from nanoeuler.evaluation.report.gather import read_metrics
-from nanoeuler.model.files import CONFIG, WEIGHTS, check_hashes, load_model, read_description
+from nanoeuler.model.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from nanoeuler.model.files import (
+    CONFIG,
+    MOST_CONFIG,
+    WEIGHTS,
+    check_hashes,
+    load_model,
+    read_description,
+)
+from nanoeuler.model.weights_file import read_tensors
+from nanoeuler.storage.files import read_json, sha256_file
 from nanoeuler.system import provenance
 from nanoeuler.tracing.runs import configuration_in
 from nanoeuler.training.checkpoint import Checkpoints
 from nanoeuler.training.job import Job
+from nanoeuler.training.loop import write_model
 from nanoeuler.training.resuming import Skipped, changes
 from nanoeuler.training.stages import module_of
 from nanoeuler.training.stages.inputs import Inputs
@@ -48,6 +60,7 @@ class Verified:
     seed: bool  # began with the seed, and not with a checkpoint
     values: int = 0  # numbers of metrics.jsonl that are equal
     model: str | None = None  # SHA-256 of the weights that the stage handed on, if they are equal
+    adapter: str | None = None  # that of its adapters, if it has some and they are equal
     differs: str | None = None  # what is not
     elsewhere: list[str] = field(default_factory=list)  # what is another machine or version here
 
@@ -151,13 +164,14 @@ class Verifier:
         self.stage, self.job, self.worker, self.checkpoints = stage, job, worker, checkpoints
         self.skipped = Skipped(stage.header.get("skipped", []))
         self.model_step: int | None = None
-        if (model := stage.folder / "model" / CONFIG).is_file() and not job.config.lora:
+        if (model := stage.folder / "model" / CONFIG).is_file():
             self.model_step = read_description(model.parent)[1]["info"]["step"]
 
     def compare(self, first: int, last: int) -> Verified:
         start = self.begin(first)
         found = Verified(self.stage.stage.name, start, last, seed=start == 0)
         found.elsewhere = elsewhere(self.stage.header, self.job)
+        trained = None
         with log.Progress("verify", last - start, "steps") as progress:
             for step in range(start, last):
                 for wanted in self.after(step):
@@ -169,7 +183,9 @@ class Verifier:
                     found.values += 1
                 progress.update(1, step=f"{step + 1}/{last}")
                 if step + 1 == self.model_step:
-                    self.compare_model(found)
+                    trained = np.array(self.worker.parameters(), np.float32)
+        if trained is not None:
+            self.compare_model(found, trained)
         return found
 
     def begin(self, first: int) -> int:
@@ -203,13 +219,47 @@ class Verifier:
                 for name, value in line["validation"].items():
                     yield f"held-out {name}", value, measured.get(name)
 
-    def compare_model(self, found: Verified) -> None:
-        folder = self.stage.folder / "model"
-        now = np.asarray(self.worker.parameters(), np.float32)
-        if np.array_equal(now.view(np.int32), load_model(folder).parameters.view(np.int32)):
+    def compare_model(self, found: Verified, trained: np.ndarray) -> None:
+        """Write what the stage has written of `trained`, and compare the weights."""
+        made, job = self.stage.folder, self.job
+        write_model(job, trained, {})
+        if job.config.lora:
+            name = other_adapters(made / job.adapter_folder.name, job.adapter_folder)
+            if name is not None:
+                found.differs = f"step {self.model_step}: other adapters than {name}"
+                return
+            found.adapter = sha256_file(made / job.adapter_folder.name / ADAPTER_WEIGHTS)
+        folder = made / job.model_folder.name
+        before, now = (load_model(each).parameters for each in (folder, job.model_folder))
+        if same_bits(before, now):
             found.model = check_hashes(folder, read_description(folder)[1])
         else:
             found.differs = f"step {self.model_step}: other weights than {folder / WEIGHTS}"
+
+
+def other_adapters(before: Path, now: Path) -> Path | None:
+    """The file of a folder of adapters that says something else than that of now.
+
+    Where the base lies may differ, since runs can be moved; its hash may not.
+    """
+    keys = [read_json(folder / ADAPTER_CONFIG, MOST_CONFIG) for folder in (before, now)]
+    placeless = [
+        {**each, "base_model_name_or_path": None} if isinstance(each, dict) else each
+        for each in keys
+    ]
+    if placeless[0] != placeless[1]:
+        return before / ADAPTER_CONFIG
+    wanted = load_file(now / ADAPTER_WEIGHTS)
+    found = {name: np.empty_like(values) for name, values in wanted.items()}
+    read_tensors(before / ADAPTER_WEIGHTS, found)
+    if all(same_bits(found[name], values) for name, values in wanted.items()):
+        return None
+    return before / ADAPTER_WEIGHTS
+
+
+def same_bits(before: np.ndarray, now: np.ndarray) -> bool:
+    """For arrays of float32."""
+    return np.array_equal(before.view(np.int32), now.view(np.int32))
 
 
 def same(before: Any, now: Any) -> bool:

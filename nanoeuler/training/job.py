@@ -95,6 +95,11 @@ class Job:
         return self.output / "model"
 
     @property
+    def adapter_folder(self) -> Path:
+        """Folder of the adapters beside the model, where some are trained."""
+        return self.output / "adapter"
+
+    @property
     def rows_per_rank(self) -> int:
         """Rows of a step that each rank computes."""
         return -(-self.stream.rows_per_step // self.group.size)

@@ -467,10 +467,7 @@ class Trainer:
         self.write(finished=True)
 
     def export(self) -> Path:
-        """Write the model folder: the final weights, or the best where the stage keeps those.
-
-        Adapters go to a folder beside it, too, and are merged into the model that they belong to.
-        """
+        """Write the model folder: the final weights, or the best where the stage keeps those."""
         job, step = self.job, self.state.step
         parameters = np.asarray(self.worker.parameters(), np.float32)
         best = self.measurements.best_step
@@ -487,27 +484,37 @@ class Trainer:
             **job.info,
         }
         self.checkpoints.require_place()
-        config, weights, tensors = job.config, parameters, None
-        if job.base is not None:
-            origin = job.parent, job.info["parent"]
-            save_adapters(job.output / "adapter", config, parameters, *origin)
-            config, base = job.base.config, job.base.weights
-            if isinstance(base, QuantizedBuffer):
-                log.line("merged", f"adapters and weights in {base.scheme}, in float32")
-                weights, tensors = np.zeros(0, np.float32), merged(job.config, base, parameters)
-            else:
-                merge(job.config, base, parameters)
-                weights = base
-        save_model(
-            job.model_folder,
-            SavedModel(
-                *(config, weights, job.tokenizer_path, job.stage, job.template, info),
-                calculator=job.calculator,
-            ),
-            tensors=tensors,
-        )
+        if job.base is not None and job.base.scheme:
+            log.line("merged", f"adapters and weights in {job.base.scheme}, in float32")
+        write_model(job, parameters, info)
         log.line("model", str(job.model_folder), step=step, **self.energy)
         return job.model_folder
+
+
+def write_model(job: Job, parameters: np.ndarray, info: dict[str, Any]) -> None:
+    """Write the model folder of a stage that has trained `parameters`.
+
+    Adapters go to a folder beside it, too, and are merged into the model that they belong to, in
+    its memory.
+    """
+    config, weights, tensors = job.config, parameters, None
+    if job.base is not None:
+        origin = job.parent, job.info["parent"]
+        save_adapters(job.adapter_folder, config, parameters, *origin)
+        config, base = job.base.config, job.base.weights
+        if isinstance(base, QuantizedBuffer):
+            weights, tensors = np.zeros(0, np.float32), merged(job.config, base, parameters)
+        else:
+            merge(job.config, base, parameters)
+            weights = base
+    save_model(
+        job.model_folder,
+        SavedModel(
+            *(config, weights, job.tokenizer_path, job.stage, job.template, info),
+            calculator=job.calculator,
+        ),
+        tensors=tensors,
+    )
 
 
 def environment(backend: Backend) -> dict[str, Any]:

@@ -10,7 +10,9 @@ from nanoeuler.cli import main
 from nanoeuler.config import read_resolved, write_resolved
 from nanoeuler.config.paths import Paths
 from nanoeuler.storage.files import sha256_file
+from nanoeuler.tracing.runs import configuration_in
 from tests.tracing.conftest import run as run  # a fixture
+from tests.tracing.conftest import train
 
 
 def verify(capsys, *arguments):
@@ -111,3 +113,38 @@ def test_what_cannot_give_the_same_is_refused(copied, capsys, change, sentence):
     metrics.write_text("\n".join([json.dumps(json.loads(header) | change), *lines]) + "\n")
     assert main(["verify", str(copied), "dpo", "--device", "reference"]) == 1
     assert sentence in capsys.readouterr().err
+
+
+def trained_with_adapters(copied: Path) -> Path:
+    """The folder of adapters of a run's fine-tuning, which hands on the best of several models."""
+    config = configuration_in(copied) | {"run": copied.name, "results_dir": str(copied.parent)}
+    lora = {"rank": 2, "alpha": None, "targets": "all", "dropout": 0.1}
+    config["sft"] |= {"lora": lora, "keep": "best", "validate_every": 3}
+    config["sft"] |= {"minimum_learning_rate_share": 1.0, "learning_rate": 0.3}
+    paths = Paths(config)
+    write_resolved(paths.configuration, config)
+    shutil.rmtree(copied / "sft")
+    train(paths, "sft")
+    return copied / "sft/adapter"
+
+
+def test_adapters_are_compared(copied, capsys):
+    folder = trained_with_adapters(copied)
+    weights, keys = folder / "adapter_model.safetensors", folder / "adapter_config.json"
+    capsys.readouterr()
+    status, found = verify(capsys, copied, "sft", "--steps", "0:")
+    assert (status, found["differs"]) == (0, None)
+    config = json.loads((folder.parent / "model/config.json").read_text())
+    assert config["nanoeuler"]["info"]["step"] < found["last"]
+    assert found["adapter"] == sha256_file(weights)
+    assert found["model"] == sha256_file(folder.parent / "model/model.safetensors")
+    good = weights.read_bytes()
+    weights.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+    status, found = verify(capsys, copied, "sft", "--steps", "0:")
+    assert (status, found["adapter"], found["model"]) == (1, None, None)
+    assert found["differs"].endswith(f"other adapters than {weights}")
+    weights.write_bytes(good)
+    keys.write_text(keys.read_text().replace('"lora_alpha": 4', '"lora_alpha": 5'))
+    status, found = verify(capsys, copied, "sft", "--steps", "0:")
+    assert status == 1
+    assert found["differs"].endswith(f"other adapters than {keys}")

@@ -116,12 +116,17 @@ def run(tmp_path_factory) -> TinyRun:
         (step,) = source.steps
         do(*step.arguments(config, source.item(config), paths.configuration))
     for name in ("pretrain", "sft", "dpo"):
-        stage = BY_NAME[name]
-        given = [f"--{key}={value}" for key, value in paths.material(stage).items()]
-        given += [f"--{key}={value}" for key, value in paths.parent(stage).items()]
-        output = ["--output", paths.stage(name), "--device", "reference"]
-        do(stage.section, *common, *given, *tokenizer, *output)
+        train(paths, name)
     return TinyRun(folder, paths)
+
+
+def train(paths: Paths, name: str) -> None:
+    """Run a stage as its rule does."""
+    stage = BY_NAME[name]
+    given = [f"--{key}={value}" for key, value in paths.material(stage).items()]
+    given += [f"--{key}={value}" for key, value in paths.parent(stage).items()]
+    given += ["--config", paths.configuration, "--tokenizer", paths.tokenizer]
+    do(stage.section, *given, "--output", paths.stage(name), "--device", "reference")
 
 
 def do(*arguments: str) -> None:
