@@ -63,7 +63,7 @@ class Device {
     this.made = 0;
     opened.addEventListener("uncapturederror", ({ error }) => (this.problem ??= error.message));
     opened.lost.then(({ message }) => (this.problem = message || "it was taken away"));
-    this.spares = [0, 1].map(() => this.array(1, 1));
+    this.spares = [0, 1, 2].map(() => this.array(1, 4)); // for arrays that a launch does not read
   }
 
   // ---- arrays

@@ -86,15 +86,19 @@ class WebGpuOps {
       .like({ rows, batches: left.batches, batch: rows * columns });
     const given = { left, right, out, add: add ?? device.spares[0], rows, columns, inner, scale };
     given.add_scale = Number(add !== undefined);
-    if (rows <= FEW_ROWS && left.batches === 1 && right.inner === 1) {
+    const along = [left, right].map((each) => each.inner === 1);
+    if (rows <= FEW_ROWS && left.batches === 1 && along.every(Boolean)) {
       const grid = device.flat(Math.ceil(columns / FEW_ROWS_COLUMNS));
-      device.launch("few_rows", "multiply", grid, given);
+      const quads = [left, right].every(({ at, row }) => at % 4 === 0 && row % 4 === 0);
+      const WIDTH = quads && inner % 4 === 0 ? 4 : 1;
+      const told = { LEFT_ROWS: `${rows}u`, WIDTH: `${WIDTH}u`, NORMED: false, GATED: false };
+      const unused = { up: device.spares[1], weight: device.spares[2] };
+      const constants = [declared(told), device.kernels.numbers[WIDTH]].join("\n");
+      device.launch("few_rows", "multiply", grid, { ...given, ...unused }, constants);
     } else {
       const grid = [Math.ceil(columns / TILE), Math.ceil(rows / TILE), left.batches];
-      const along = Object.entries({ LEFT_INNER: left, RIGHT_INNER: right })
-        .map(([name, { inner: stride }]) => `const ${name} = ${stride === 1};`);
-      const whole = { ...given, whole_inner: inner };
-      device.launch("product", "multiply", grid, whole, along.join("\n"));
+      const constants = declared({ LEFT_INNER: along[0], RIGHT_INNER: along[1] });
+      device.launch("product", "multiply", grid, { ...given, whole_inner: inner }, constants);
     }
     return out;
   }
@@ -145,10 +149,12 @@ class WebGpuOps {
   // A workgroup takes ROWS tokens of one of so many heads, of `batches` rows of tokens.
   launchAttention(kernel, across, given, tokens = this.host.length, batches = 1) {
     const { heads, kv_heads, head_size } = this.config;
-    const rows = kernel === "row_stats" ? 1 : this.device.sizes.ROWS;
+    const ROWS = Math.min(this.device.sizes.MOST_ROWS, 2 ** Math.ceil(Math.log2(tokens)));
+    const rows = kernel === "row_stats" ? 1 : ROWS;
     const numbers = { tokens, heads, group: heads / kv_heads, root: 1 / Math.sqrt(head_size) };
     const grid = [Math.ceil(tokens / rows), across, batches];
-    this.device.launch("attention", kernel, grid, { ...given, ...numbers });
+    const constants = declared({ ROWS: `${ROWS}u` });
+    this.device.launch("attention", kernel, grid, { ...given, ...numbers }, constants);
   }
 
   // The heads that read one key/value head are the rows of a product.
@@ -183,4 +189,9 @@ class WebGpuOps {
     this.device.launchOn("activations", kernel, x.size, given);
     return out;
   }
+}
+
+// Constants in front of a kernel's code.
+function declared(constants) {
+  return Object.entries(constants).map(([name, value]) => `const ${name} = ${value};`).join("\n");
 }

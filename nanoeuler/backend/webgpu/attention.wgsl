@@ -37,6 +37,7 @@ struct Arguments {
 const QUADS = HEAD_SIZE / 4u;
 const GROUPS = max(1u, THREADS / HEAD_SIZE);  // of threads, each with a thread for each column
 const COLUMNS = (HEAD_SIZE + THREADS - 1u) / THREADS;  // of a thread, in wide heads
+const SPLITS = THREADS / QUADS;  // of keys, each with a thread for each quad
 const OWN = (ROWS + GROUPS - 1u) / GROUPS;  // rows of a group
 const SHARE = THREADS / ROWS;  // threads that share a row's softmax
 
@@ -50,6 +51,7 @@ var<workgroup> slopes: array<array<f32, THREADS>, ROWS>;  // of scores
 var<workgroup> spans: array<vec2<u32>, ROWS>;  // the first key that a query sees, and the end
 var<workgroup> bounds: vec2<u32>;  // the same of all rows
 var<workgroup> partial: array<f32, THREADS>;
+var<workgroup> split_sums: array<vec4<f32>, THREADS>;
 var<workgroup> tops: array<f32, ROWS>;  // of the softmax so far: largest score,
 var<workgroup> totals: array<f32, ROWS>;  // sum of exponentials,
 var<workgroup> factors: array<f32, ROWS>;  // and what older sums are multiplied by
@@ -153,17 +155,17 @@ fn forward(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation_index)
     let head = (h / p.group) * HEAD_SIZE;
     let keys = p.key_at + b * p.key_batch + head;
     let values = p.value_at + b * p.value_batch + head;
-    let group = lane / min(HEAD_SIZE, THREADS);
-    let column = lane % min(HEAD_SIZE, THREADS);
-    var sums = Sums();
+    let quad = lane % QUADS;
+    let split = lane / QUADS;
+    var sums = array<vec4<f32>, ROWS>();
     for (var first = seen.x; first < seen.y; first += THREADS) {
         let s = first + lane;
         var products = array<f32, ROWS>();
         if (s < seen.y) {
             for (var q = 0u; q < QUADS; q++) {
-                let quad = key_quad(keys + s * p.key_row + 4u * q);
+                let of_key = key_quad(keys + s * p.key_row + 4u * q);
                 for (var r = 0u; r < ROWS; r++) {
-                    products[r] += dot(first_rows[r][q], quad);
+                    products[r] += dot(first_rows[r][q], of_key);
                 }
             }
         }
@@ -173,34 +175,33 @@ fn forward(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation_index)
         }
         workgroupBarrier();
         soften(lane);
-        if (group < GROUPS) {
-            for (var o = 0u; o < OWN; o++) {
-                for (var c = 0u; c < COLUMNS; c++) {
-                    sums[o][c] *= factors[min(group * OWN + o, ROWS - 1u)];
-                }
-            }
-            for (var j = 0u; j < min(THREADS, seen.y - first); j++) {
-                for (var c = 0u; c < COLUMNS; c++) {
-                    let e = min(c * THREADS + column, HEAD_SIZE - 1u);
-                    let v = value[values + (first + j) * p.value_row + e];
-                    for (var o = 0u; o < OWN; o++) {
-                        let r = min(group * OWN + o, ROWS - 1u);
-                        sums[o][c] = fma(probabilities[r][j], v, sums[o][c]);
-                    }
+        for (var r = 0u; r < ROWS; r++) {
+            sums[r] *= factors[r];
+        }
+        if (split < SPLITS) {
+            for (var j = split; j < min(THREADS, seen.y - first); j += SPLITS) {
+                let of_value = value_quad(values + (first + j) * p.value_row + 4u * quad);
+                for (var r = 0u; r < ROWS; r++) {
+                    sums[r] = fma(vec4(probabilities[r][j]), of_value, sums[r]);
                 }
             }
         }
         workgroupBarrier();
     }
-    for (var o = 0u; o < OWN; o++) {
-        let r = group * OWN + o;
-        for (var c = 0u; c < COLUMNS; c++) {
-            let e = c * THREADS + column;
-            if (group < GROUPS && r < ROWS && t0 + r < p.tokens && e < HEAD_SIZE) {
-                let to = p.out_at + b * p.out_batch + (t0 + r) * p.out_row + h * HEAD_SIZE;
-                out[to + e] = sums[o][c] / totals[r];
+    for (var r = 0u; r < ROWS; r++) {
+        split_sums[lane] = sums[r];
+        workgroupBarrier();
+        if (lane < QUADS && t0 + r < p.tokens) {
+            var sum = split_sums[lane];
+            for (var i = 1u; i < SPLITS; i++) {
+                sum += split_sums[i * QUADS + lane];
+            }
+            let to = p.out_at + b * p.out_batch + (t0 + r) * p.out_row + h * HEAD_SIZE + 4u * lane;
+            for (var e = 0u; e < 4u; e++) {
+                out[to + e] = sum[e] / totals[r];
             }
         }
+        workgroupBarrier();
     }
     if (lane < ROWS && t0 + lane < p.tokens) {
         let found = tops[lane] + logarithm(totals[lane]);

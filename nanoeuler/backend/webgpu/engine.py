@@ -23,6 +23,7 @@ from nanoeuler.backend.records import (
 )
 from nanoeuler.backend.webgpu import sizes
 from nanoeuler.backend.webgpu.arrays import DeviceArray
+from nanoeuler.backend.webgpu.decoding import DecodingOps
 from nanoeuler.backend.webgpu.kernels import flat_grid
 from nanoeuler.backend.webgpu.logit_ops import LogitOps
 from nanoeuler.backend.webgpu.optimizer_ops import OptimizerOps
@@ -35,7 +36,7 @@ ROOM = 2560
 """Bytes of a workgroup's memory that attention_wide.wgsl takes beside its tiles, at most."""
 
 
-class WebGpuBackend(LogitOps, OptimizerOps):
+class WebGpuBackend(LogitOps, DecodingOps, OptimizerOps):
     """Arrays of a WebGPU adapter, in float32."""
 
     name = "webgpu"
@@ -272,7 +273,9 @@ class WebGpuBackend(LogitOps, OptimizerOps):
         others = attention_others(kernel, E, self.device.workgroup_bytes)
         in_quads = all(is_in_quads(each) for each in arrays.values() if each.ndim > 3)
         wide = others and T >= sizes.LEAST_WIDE_ATTENTION and in_quads
-        file, rows = ("attention_wide", WIDE_ROWS) if wide else ("attention", attention_rows(E))
+        file, rows = "attention_wide", WIDE_ROWS
+        if not wide:
+            file, rows = "attention", min(attention_rows(E), 1 << (T - 1).bit_length())
         constants = {"HEAD_SIZE": E}
         if wide:
             across = FEW_ACROSS if others < MOST_OTHERS else MOST_ACROSS

@@ -69,6 +69,18 @@ FLOAT16 = np.dtype(np.float16)
 HALF = "HALF"
 """The constant of a launch whose weights are float16."""
 
+WIDTH = "WIDTH"
+"""The constant of a launch that reads so many neighbours at once, where a file leaves it open."""
+NUMBERS_OF = {
+    1: """alias Numbers = f32;
+alias NumbersOfWeight = Weight;
+fn sum_of(x: Numbers) -> f32 { return x; }""",
+    4: """alias Numbers = vec4<f32>;
+alias NumbersOfWeight = vec4<Weight>;
+fn sum_of(x: Numbers) -> f32 { return (x.x + x.y) + (x.z + x.w); }""",
+}
+"""By that width: so many numbers, and their sum."""
+
 
 @functools.cache
 def source(name: str, constants: Constants = ()) -> Source:
@@ -114,7 +126,8 @@ def prelude(constants: Constants = ()) -> str:
     known = {key: value for key, value in vars(sizes).items() if key.isupper()} | dict(constants)
     half = known.pop(HALF, False)
     lines = ["enable f16;", "alias Weight = f16;"] if half else ["alias Weight = f32;"]
-    return "\n".join([*lines, *(constant(key, value) for key, value in known.items()), common])
+    lines += [constant(key, value) for key, value in known.items()]
+    return "\n".join([*lines, NUMBERS_OF.get(known.get(WIDTH, 0), ""), common])
 
 
 def constant(name: str, value: int | bool) -> str:

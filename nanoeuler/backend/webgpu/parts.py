@@ -15,8 +15,8 @@ from nanoeuler.errors import UserError
 
 Array = DeviceArray
 FLOAT32 = np.dtype(np.float32)
-HEAD_WIDTH = 4
-"""Numbers of a head that attention.wgsl reads together."""
+HEAD_WIDTH, MOST_HEAD_SIZE = 4, 4 * sizes.THREADS
+"""Numbers of a head that attention.wgsl reads together, and of all of it at most."""
 
 
 class WebGpuParts(Backend):
@@ -51,11 +51,11 @@ class WebGpuParts(Backend):
         }
 
     def check_form(self, form: BlockForm, dim: int) -> None:
-        if isinstance(form, AttentionForm) and form.head_size % HEAD_WIDTH:
+        if isinstance(form, AttentionForm) and not reads_heads(form.head_size):
             raise UserError(
-                f"--device webgpu: model.head_size is {form.head_size}; the kernels read "
-                f"{HEAD_WIDTH} numbers of a head at a time, so it must be a multiple of "
-                f"{HEAD_WIDTH}; use --device cpu"
+                f"--device webgpu: model.head_size is {form.head_size}; the kernels read heads of "
+                f"at most {MOST_HEAD_SIZE} numbers, {HEAD_WIDTH} at a time, so it must be a "
+                f"multiple of {HEAD_WIDTH}; use --device cpu"
             )
 
     def activation_budget(self, state_bytes: int) -> int:
@@ -88,3 +88,8 @@ class WebGpuParts(Backend):
         most = max(1, self.kernels.most_bytes // array.strides[0] // block) * block
         starts = range(0, len(array), most)
         return [slice(start, min(start + most, len(array))) for start in starts]
+
+
+def reads_heads(head_size: int) -> bool:
+    """Do the kernels read heads of that size?"""
+    return head_size % HEAD_WIDTH == 0 and head_size <= MOST_HEAD_SIZE

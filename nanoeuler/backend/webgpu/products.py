@@ -35,14 +35,12 @@ class ProductOps(WebGpuParts):
         N = right_NK.shape[-2]
         if not M * N * math.prod(batch):
             return
+        if M <= sizes.FEW_ROWS and not batch and is_along(left_MK) and is_along(right_NK):
+            self.multiply_few(left_MK, right_NK, out_MN, scale, add_MN, add_scale)
+            return
         operands = left_MK, right_NK, out_MN, add_MN
         if max(array.extent for array in operands if array is not None) > self.kernels.most_bytes:
             self.multiply_in_parts(left_MK, right_NK, out_MN, scale, add_MN, add_scale)
-            return
-        if M <= sizes.FEW_ROWS and not batch and is_along(right_NK):
-            quads = is_in_quads(left_MK) and is_in_quads(right_NK)
-            kernel = "few_rows_wide" if quads else "few_rows"
-            self.launch_product(kernel, left_MK, right_NK, out_MN, scale, add_MN, add_scale)
             return
         wide = not batch and min(M, N) >= sizes.LEAST_WIDE and in_quads(left_MK, right_NK, out_MN)
         wide = wide and (add_MN is None or in_quads(left_MK, right_NK, add_MN))
@@ -61,6 +59,42 @@ class ProductOps(WebGpuParts):
         numbers = {"rows": M, "columns": N, "parts": parts, "scale": scale}
         numbers["add_scale"] = 0.0 if add_MN is None else add_scale
         self.launch_on("sum_parts", "sum_parts", M * N, **arrays, **numbers)
+
+    def multiply_few(
+        self,
+        left_MK: Array,
+        right_NK: Array,
+        out_MN: Array,
+        scale: float = 1.0,
+        add_MN: Array | None = None,
+        add_scale: float = 1.0,
+        *,
+        norm: tuple[Array, float] | None = None,
+        up_NK: Array | None = None,
+    ) -> None:
+        """`multiply` of at most `FEW_ROWS` rows, whose neighbours are neighbours in memory.
+
+        `norm`: weight and epsilon of an RMSNorm of the rows of `left` in front of it. `up`: out =
+        silu(left rightᵀ) · (left upᵀ).
+        """
+        (M, K), N = left_MK.shape, len(right_NK)
+        if right_NK.extent > self.kernels.most_bytes:
+            for (half,) in halves((N,)):
+                add = None if add_MN is None else add_MN[:, half]
+                up = None if up_NK is None else up_NK[half]
+                given = left_MK, right_NK[half], out_MN[:, half], scale, add, add_scale
+                self.multiply_few(*given, norm=norm, up_NK=up)
+            return
+        weight, epsilon = norm or (left_MK, 0.0)
+        read = left_MK, right_NK, right_NK if up_NK is None else up_NK, weight
+        constants = {"LEFT_ROWS": M, "WIDTH": QUAD if all(map(is_in_quads, read)) else 1}
+        constants |= {"NORMED": norm is not None, "GATED": up_NK is not None}
+        arrays = dict(zip(("left", "right", "up", "weight"), read, strict=True))
+        arrays |= {"out": out_MN, "add": out_MN if add_MN is None else add_MN}
+        numbers = {"columns": N, "inner": K, "scale": scale, "epsilon": epsilon}
+        numbers["add_scale"] = 0.0 if add_MN is None else add_scale
+        grid = flat_grid(-(-N // sizes.FEW_ROWS_COLUMNS))
+        self.launch("few_rows", "multiply", grid, **arrays, **numbers, **constants)
 
     def launch_product(
         self,
@@ -82,11 +116,6 @@ class ProductOps(WebGpuParts):
         numbers["add_scale"] = 0.0 if add is None else add_scale
         arrays = {"left": left_MK, "right": right_NK, "out": out}
         arrays["add"] = out if add is None else add
-        if kernel.startswith("few_rows"):
-            grid = flat_grid(-(-N // sizes.FEW_ROWS_COLUMNS))
-            rows = {"ROWS" if kernel == "few_rows_wide" else "rows": M}
-            self.launch(kernel, "multiply", grid, **arrays, **numbers, **rows)
-            return
         numbers |= {"rows": M, "whole_inner": K}
         along = {"LEFT_INNER": is_along(left_MK), "RIGHT_INNER": is_along(right_NK)}
 
