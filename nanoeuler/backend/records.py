@@ -223,7 +223,7 @@ class BlockForm:
     step_size: float
     epsilon: float  # of the norm in front
     rank: int = field(default=0, kw_only=True)  # of adapters, where its matrices have any
-    dropout: float = field(default=0.0, kw_only=True)  # in front of these, while they are trained
+    dropout: float = field(default=0.0, kw_only=True)  # while it is trained
 
     @functools.cached_property
     def variants(self) -> frozenset[str]:

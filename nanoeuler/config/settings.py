@@ -143,6 +143,13 @@ class Pretrain(Training):
         default=0.02,
         gt=0,
     )
+    dropout: float = key(
+        "share of attention's outputs and of the MLP's hidden values that the products behind them "
+        "do not see, another one at each step; for text that is read many times",
+        default=0.0,
+        ge=0,
+        lt=1,
+    )
     grow_at: list[Annotated[int, Ge(1)]] = key(
         "steps after which the model grows in depth: twice the layers, each of half the step_size, "
         "compute nearly the same; training begins with so few layers that it ends with "

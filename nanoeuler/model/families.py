@@ -8,6 +8,7 @@ from nanoeuler.model.blocks.adapted import Adapted
 from nanoeuler.model.blocks.attention import Attention
 from nanoeuler.model.blocks.biased_attention import BiasedAttention
 from nanoeuler.model.blocks.block import Block
+from nanoeuler.model.blocks.dropped import Dropped
 from nanoeuler.model.blocks.mlp import Gelu, Relu2
 from nanoeuler.model.blocks.swiglu import Swiglu
 from nanoeuler.model.blocks.varied import VariedAttention, VariedMlp
@@ -61,10 +62,12 @@ def family_of(config: ModelConfig) -> Family:
     return FAMILIES[config.family]
 
 
-def make_blocks(config: ModelConfig) -> list[Block[Any, Any]]:
-    """The blocks of a model, from the embedding on."""
+def make_blocks(config: ModelConfig, dropout: float = 0.0) -> list[Block[Any, Any]]:
+    """The blocks of a model, from the embedding on; `dropout` is the share of `Dropped`."""
     family = family_of(config)
     blocks = [block for layer in range(config.layers) for block in family.layer(config, layer)]
-    if config.lora is None:
-        return blocks
-    return [Adapted(block, config.lora, index) for index, block in enumerate(blocks)]
+    if config.lora is not None:
+        return [Adapted(block, config.lora, index) for index, block in enumerate(blocks)]
+    if dropout:
+        return [Dropped(block, dropout, index) for index, block in enumerate(blocks)]
+    return blocks

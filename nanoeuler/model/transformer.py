@@ -10,7 +10,7 @@ the blocks in reverse order. The formulas of the ops stand in `backend/reference
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -58,6 +58,7 @@ class Transformer:
         base: Frozen | None = None,
         norms: NamedArrays | None = None,
         recompute: bool = False,
+        dropout: float = 0.0,
         byte_cache: bool = False,
     ):
         """`parameters` is a flat buffer of the engine, laid out by `tensor_table(config)`, or
@@ -65,13 +66,14 @@ class Transformer:
 
         `norms`: float32 weights of norms, where `parameters` is the low-precision copy for
         products. `recompute`: MLP blocks share one buffer for the gate/up product, a training
-        step's largest, and the backward pass computes it again. `byte_cache`: see `CachePool`.
+        step's largest, and the backward pass computes it again. `dropout`: the share that a block's
+        last product does not see, in passes with `Batch.seeds`. `byte_cache`: see `CachePool`.
         """
         self.config, self.backend, self.recompute = config, backend, recompute
-        self.blocks = make_blocks(config)
+        self.blocks = make_blocks(config, dropout)
         self.forms = [block.form for block in self.blocks]
         for form in self.forms:
-            backend.check_form(form, config.dim)
+            backend.check_form(replace(form, dropout=dropout or form.dropout), config.dim)
         self.heads = Heads(config, backend)
         self.parameters = parameters
         if isinstance(parameters, QuantizedBuffer):

@@ -15,11 +15,13 @@ from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.spec import training_flops_per_token
 from nanoeuler.planning.plan import Config, Plan, estimate_results, is_too_long, settings_of
 from nanoeuler.system.energy import CPU, GPU, Meter
+from nanoeuler.training.dropout import Dropping, dropout_seeds
 from nanoeuler.training.micro_batches import even_share, fitting_rows
+from nanoeuler.training.objectives import KnownWeights
 from nanoeuler.training.optimizer.adamw import AdamW
 from nanoeuler.training.optimizer.optimizer import OptimizerSettings, optimizer_of
 from nanoeuler.training.state import TrainingState
-from nanoeuler.training.streams import TextStream
+from nanoeuler.training.streams import StepRows, TextStream
 
 if TYPE_CHECKING:
     from nanoeuler.backend.ops import Backend
@@ -142,20 +144,35 @@ def time_steps(
     random = np.random.Generator(np.random.Philox(key=[0, 0]))
     tokens = random.integers(1, model.vocab_size, 8 * rows * length, np.int32)
     stream = TextStream(tokens, length, rows * length, model.mtp_weights, 0, True, 0, "probe")
-    parameters = initial_parameters(model, 0)
-    state = TrainingState(model, backend, parameters, optimizer, recompute=recompute)
+    parameters, dropout = initial_parameters(model, 0), getattr(settings, "dropout", 0.0)
+    state = TrainingState(
+        model,
+        backend,
+        parameters,
+        optimizer,
+        recompute=recompute,
+        dropout=dropout,
+        objective=Dropping(KnownWeights()) if dropout else None,
+    )
+
+    def rows_of(number: int) -> StepRows:
+        step = stream.rows(number)
+        if dropout:
+            step.further = (dropout_seeds(0, "probe", number, step.ids.shape),)
+        return step.padded(at_once)
+
     name = type(optimizer).__name__
     log.line("plan", f"timing steps of {rows * length:,} tokens on {backend.name} ({name})")
     durations: list[float] = []
     device = backend.device
     meter = Meter(device.address if device else None, cpu=True)
-    state.stage(stream.rows(0).padded(at_once))
+    state.stage(rows_of(0))
     while len(durations) <= first or sum(durations[first:]) < seconds:
         began = time.monotonic()
         if len(durations) == first:
             counting, before = began, meter.joules()
         state.start(at_once, 0.0)
-        state.stage(stream.rows(len(durations) + 1).padded(at_once))  # while a device computes
+        state.stage(rows_of(len(durations) + 1))  # while a device computes
         state.finish()
         durations.append(time.monotonic() - began)
         if durations[-1] > TOLD_SECONDS:

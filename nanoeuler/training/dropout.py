@@ -1,4 +1,4 @@
-"""Dropout in front of adapters: the random numbers of a step, and how they come to its pass."""
+"""Dropout in training: the random numbers of a step, and how they come to its pass."""
 
 import zlib
 from dataclasses import dataclass, replace

@@ -56,6 +56,7 @@ class TrainingState:
         optimizer: OptimizerSettings,
         *,
         recompute: bool = False,
+        dropout: float = 0.0,
         base: Frozen | None = None,
         objective: Objective | None = None,
         group: Group = ALONE,
@@ -63,7 +64,7 @@ class TrainingState:
         lanes: int = 0,
     ):
         """`parameters` is a flat float32 buffer on the host of what is trained; `base` are the
-        weights that adapters are trained on. `recompute`: see `Transformer`.
+        weights that adapters are trained on. `recompute`, `dropout`: see `Transformer`.
 
         `objective` is `KnownWeights` unless given. The ranks of `group` share the rows of a step
         and the optimizer's work; `rounded_sums`: they add up their gradients in bfloat16. `lanes`:
@@ -90,11 +91,9 @@ class TrainingState:
         self.runtime.scales = {}
         self.results = backend.zeros((4,), np.float64)  # one array, so that a device is read once
         self.report = self.results[2:]  # see `begin_update`
-        given, norms = (config, self.parameters), self.shared.vectors
-        self.models = [
-            Transformer(*given, engine, base=base, norms=norms, recompute=recompute)
-            for engine in engines
-        ]
+        model_on = partial(Transformer, config, self.parameters, recompute=recompute, base=base)
+        norms = self.shared.vectors
+        self.models = [model_on(engine, norms=norms, dropout=dropout) for engine in engines]
         """One for each of the engine's replicas."""
         self.model = self.models[0]
         shared = config, backend, group, self.results[:2]

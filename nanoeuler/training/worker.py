@@ -51,7 +51,8 @@ class Worker:
         self.job, self.checkpoints = job, checkpoints
         self.micro_batch_rows = micro_batch_rows(job)
         lora = job.config.lora
-        self.drops = lora is not None and lora.dropout > 0
+        self.dropout = getattr(job.settings, "dropout", 0.0)
+        self.drops = self.dropout > 0 or (lora is not None and lora.dropout > 0)
         self.objective: Objective = Dropping(job.objective) if self.drops else job.objective
 
     def heed(self) -> None:
@@ -71,6 +72,7 @@ class Worker:
             parameters,
             optimizer_of(self.job.settings),
             recompute=self.job.settings.recompute,
+            dropout=self.dropout,
             base=self.job.base,
             objective=self.objective,
             group=self.job.group,

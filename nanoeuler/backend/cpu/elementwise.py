@@ -38,6 +38,24 @@ def add_scaled(x, delta, step_size, out):
 
 
 @compiled()
+def mixed(word):
+    """The hash of backend/dropout.py, of a uint32."""
+    word = np.uint32(np.uint32(word ^ (word >> np.uint32(16))) * np.uint32(0x85EBCA6B))
+    word = np.uint32(np.uint32(word ^ (word >> np.uint32(13))) * np.uint32(0xC2B2AE35))
+    return np.uint32(word ^ (word >> np.uint32(16)))
+
+
+@compiled()
+def dropout(x_NI, seeds_N, salt, threshold, out_NI, first, stop):
+    for n in range(first, stop):
+        of_row = mixed(np.uint32(np.uint32(seeds_N[n]) ^ mixed(np.uint32(salt))))
+        x, out = row_of(x_NI, n), row_of(out_NI, n)
+        for i in range(len(x)):
+            # a number that is none stays none
+            out[i] = x[i] * np.float32(mixed(np.uint32(of_row ^ mixed(np.uint32(i)))) >= threshold)
+
+
+@compiled()
 def embedding(ids_N, table_VD, out_ND, first, stop):
     for n in range(first, stop):
         index = min(max(ids_N[n], 0), len(table_VD) - 1)

@@ -22,6 +22,7 @@ from nanoeuler.backend.cpu import (
 from nanoeuler.backend.cpu.blas import Blas
 from nanoeuler.backend.cpu.ordered import OrderedProducts, unordered
 from nanoeuler.backend.cpu.runtime import CpuRuntime, ThreadPool, aligned
+from nanoeuler.backend.dropout import threshold
 from nanoeuler.backend.quantized import Quantized
 from nanoeuler.backend.records import (
     AttentionArrays,
@@ -231,6 +232,10 @@ class CpuBackend(ReferenceBackend, FusingBackend):
             kept = ONE
 
     # ---- biases
+
+    def dropout(self, x_NI: Array, seeds_N: Array, salt: int, share: float, out_NI: Array) -> None:
+        arguments = x_NI, seeds_N, np.uint32(salt), threshold(share), out_NI
+        self.share_rows(x_NI, elementwise.dropout, *arguments)
 
     def add_bias(self, out_NO: Array, bias_O: Array) -> None:
         self.share_rows(out_NO, elementwise.add_bias, out_NO, bias_O)

@@ -76,6 +76,8 @@ class CudaBackend(DecodingOps, LogitOps, BiasedOps, FormOps, OptimizerOps):
                 "--device cuda: nothing adds what adapters compute to products in fp8; set "
                 "precision to bf16"
             )
+        if form.dropout and self.fp8:  # what a product reads was rounded before
+            raise UserError("--device cuda: no dropout in fp8; set precision to bf16")
         if dim % WIDTH:
             raise UserError(
                 f"--device cuda: model.dim is {dim}; the kernels read {WIDTH} elements at a time, "

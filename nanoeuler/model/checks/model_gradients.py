@@ -135,6 +135,13 @@ CASES: dict[str, tuple[dict[str, Any], int]] = {
         },
         7,
     ),
+    "dropout, two layers, two documents a row": ({"mtp_heads": 1, "step_size": 0.5}, 7),
+    "dropout, norms behind blocks, GEGLU": (
+        {"post_norms": True, "activation": "geglu", "mtp_heads": 1, "layers": 1},
+        5,
+    ),
+    "dropout, ReLU²": ({"activation": "relu2", "mtp_heads": 1, "layers": 1}, 5),
+    "dropout, GPT-2": ({"family": "gpt2", "kv_heads": 4, "mtp_heads": 1, "layers": 1}, 5),
     "GPT-2, two layers, K = 2, tied heads": (
         {"family": "gpt2", "kv_heads": 4, "mtp_heads": 2, "tied": True},
         7,
@@ -153,6 +160,8 @@ CASES: dict[str, tuple[dict[str, Any], int]] = {
 The last two cases are the quick form: they are cheap, and no op of their family idles in them.
 """
 
+DROPOUT = 0.3
+"""The share that is dropped in the cases whose names begin with "dropout"."""
 QUANTIZED = {"adapters of some matrices whose numbers have 4 bits": "int4"}
 """The cases whose adapters are trained on such weights."""
 
@@ -206,9 +215,11 @@ class Example:
         if self.config.lora is not None:
             base = Frozen.of(self.config, frozen.astype(np.float32), ops, QUANTIZED.get(case))
         self.parameters = FlatBuffer(self.config, trained.astype(ops.dtype))
-        self.model = Transformer(self.config, self.parameters.array, ops, base=base)
+        dropout = DROPOUT if case.startswith("dropout") else 0.0
+        array = self.parameters.array
+        self.model = Transformer(self.config, array, ops, base=base, dropout=dropout)
         self.batch, targets_BTK = random_rows(self.config, 2, length, random)
-        if self.config.lora is not None and self.config.lora.dropout:
+        if dropout or (self.config.lora is not None and self.config.lora.dropout):
             self.batch.seeds = random.integers(0, 2**31, self.batch.ids.shape).astype(np.int32)
         tokens, self.targets_R = self.batch.ids.size, targets_BTK.reshape(-1)
         weights_K = np.asarray(self.config.mtp_weights) / sum(self.config.mtp_weights) / tokens
