@@ -29,7 +29,7 @@ def kernels(config: ModelConfig, files: tuple[str, ...] = DECODING) -> dict[str,
         "prelude": prelude((("HEAD_SIZE", size),)),
         "numbers": NUMBERS_OF,
         "files": {
-            name: {"code": each.code, "bindings": each.bindings, "fields": each.fields}
+            name: {"code": each.code, "bindings": each.bindings, "fields": each.formats}
             for name, each in found.items()
         },
         "sizes": {key: value for key, value in vars(sizes).items() if key.isupper()}

@@ -82,7 +82,7 @@ class DeviceArray:
     @property
     def extent(self) -> int:
         """Bytes from the first element to the end of the last one; strides are not negative."""
-        if self.size == 0:
+        if 0 in self.shape:
             return 0
         pairs = zip(self.shape, self.strides, strict=True)
         return sum((count - 1) * stride for count, stride in pairs) + self.itemsize

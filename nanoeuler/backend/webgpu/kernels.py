@@ -38,6 +38,8 @@ UNROLLED = re.compile(
     r"^( *)for \(var (\w+) = 0u; \2 < (\w+); \2\+\+\) \{  // unrolled(?: by (\d+))?\n", re.MULTILINE
 )
 FIELD = re.compile(r"(\w+): ([uif])32")
+PLACES = ("at", "batch", "row", "outer", "inner")
+FORMATS = {"u": "I", "i": "i", "f": "f"}
 NUMBERS = "p"
 """The name of the structure's variable."""
 WINDOW = 256
@@ -60,8 +62,30 @@ class Source:
     code: str
     bindings: dict[str, tuple[int, int]]
     """Number and bytes of an element, by the array's name."""
-    fields: list[tuple[str, str]]
+    formats: list[tuple[str, str]]
     """Name and format of each number of `Arguments`."""
+
+    @functools.cached_property
+    def fields(self) -> dict[str, int]:
+        """The place of each number in `Arguments`."""
+        return {name: index for index, (name, _) in enumerate(self.formats)}
+
+    @functools.cached_property
+    def packing(self) -> struct.Struct:
+        """How they lie in memory."""
+        return struct.Struct("".join(FORMATS[kind] for _, kind in self.formats))
+
+    @functools.cached_property
+    def places(self) -> dict[str, list[tuple[int, int]]]:
+        """By array: numbers that say where it lies, and which of `PLACES` each is."""
+        return {
+            array: [
+                (self.fields[f"{array}_{place}"], index)
+                for index, place in enumerate(PLACES)
+                if f"{array}_{place}" in self.fields
+            ]
+            for array in self.bindings
+        }
 
 
 Constants = tuple[tuple[str, int | bool], ...]
@@ -258,50 +282,45 @@ class Kernels:
         the arrays is float16, so are all those that the file calls weights.
         """
         constants = {key: given.pop(key) for key in [*given] if key.isupper()}
-        arrays = [value for value in given.values() if isinstance(value, DeviceArray)]
-        if any(array.dtype == FLOAT16 for array in arrays):
+        arrays = {key: value for key, value in given.items() if isinstance(value, DeviceArray)}
+        if any(array.dtype == FLOAT16 for array in arrays.values()):
             constants[HALF] = True
         code = source(name, tuple(constants.items()))
+        windows: list[tuple[int, wgpu.GPUBuffer, int, int]] = []
+        numbers = [0] * len(code.fields)
+        for key, array in arrays.items():
+            extent = array.extent
+            if extent > self.most_bytes:
+                raise self.too_large(array, key)
+            number, unit = code.bindings[key]
+            start = array.offset // WINDOW * WINDOW
+            end = -(-(array.offset + max(unit, extent)) // 4) * 4
+            windows.append((number, array.buffer, start, end - start))
+            strides, many = (0, *array.strides), array.ndim > 2
+            row = 0 if array.ndim < 2 else strides[-3] if many else strides[-2]
+            batch = strides[1] if many else 0
+            found = array.offset - start, batch, row, strides[-2], strides[-1]
+            for field, place in code.places[key]:
+                numbers[field] = found[place] // unit
+        for key, value in given.items():
+            if key not in arrays:
+                if key not in code.fields:
+                    raise KeyError(f"{name}.wgsl has no argument {key}")
+                numbers[code.fields[key]] = value
+        buffer = self.arguments(code.packing.pack(*numbers))
+        windows.append((code.bindings[NUMBERS][0], buffer, 0, buffer.size))
         with self.failures_told():
             pipeline, layout = self.pipeline(code, kernel)
-        windows: list[tuple[int, wgpu.GPUBuffer, int, int]] = []
-        numbers: dict[str, Any] = dict.fromkeys((field for field, _ in code.fields), 0)
-        for key, value in given.items():
-            if not isinstance(value, DeviceArray):
-                if key not in numbers:
-                    raise KeyError(f"{name}.wgsl has no argument {key}")
-                numbers[key] = value
-                continue
-            self.check_size(value, key)
-            number, unit = code.bindings[key]
-            start = value.offset // WINDOW * WINDOW
-            end = -(-(value.offset + max(unit, value.extent)) // 4) * 4
-            windows.append((number, value.buffer, start, end - start))
-            steps = [stride // unit for stride in (0, *value.strides)]
-            places = {
-                f"{key}_at": (value.offset - start) // unit,
-                f"{key}_batch": steps[1] if value.ndim > 2 else 0,
-                f"{key}_row": steps[-3 if value.ndim > 2 else -2] if value.ndim > 1 else 0,
-                f"{key}_outer": steps[-2],
-                f"{key}_inner": steps[-1],
-            }
-            numbers |= {place: at for place, at in places.items() if place in numbers}
-        packed = struct.pack("".join(FORMATS[kind] for _, kind in code.fields), *numbers.values())
-        buffer = self.arguments(packed)
-        number, _ = code.bindings[NUMBERS]
-        windows.append((number, buffer, 0, buffer.size))
-        with self.failures_told():
             group = bind_group(self.opened, layout, windows)
         self.do((pipeline, group, (*grid, 1, 1)[:3]))
 
-    def check_size(self, array: DeviceArray, name: str) -> None:
-        """Raise `UserError` for an array that is larger than what a kernel may see of a buffer."""
-        if array.extent > self.most_bytes:
-            raise UserError(
-                f"--device webgpu: the array '{name}' {array.shape} has {array.extent / 1e6:,.0f} "
-                f"MB, and {self.device.name} lets a kernel see {self.most_bytes / 1e6:,.0f} MB of "
-                "one; take fewer tokens at once (micro_batch_rows), or --device cpu"
-            )
+    def too_large(self, array: DeviceArray, name: str) -> UserError:
+        """Of an array that is larger than what a kernel may see of a buffer."""
+        return UserError(
+            f"--device webgpu: the array '{name}' {array.shape} has {array.extent / 1e6:,.0f} "
+            f"MB, and {self.device.name} lets a kernel see {self.most_bytes / 1e6:,.0f} MB of "
+            "one; take fewer tokens at once (micro_batch_rows), or --device cpu"
+        )
 
     def pipeline(self, code: Source, kernel: str) -> tuple[Any, Any]:
         """The pipeline, and the layout of its arrays."""
@@ -502,9 +521,6 @@ def unchecked_module(device: wgpu.GPUDevice, code: str) -> wgpu.GPUShaderModule:
     no_checks = api.lib.WGPUShaderRuntimeChecks_None
     made = api.libf.wgpuDeviceCreateShaderModuleTrusted(device._internal, described, no_checks)
     return api.GPUShaderModule("", made, device)
-
-
-FORMATS = {"u": "I", "i": "i", "f": "f"}
 
 
 def flat_grid(workgroups: int) -> Grid:
