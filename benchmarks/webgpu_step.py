@@ -7,8 +7,8 @@ Beside it, in turns in the same process, another engine: cpu, or cuda, whose pro
 turns with the fastest and the slowest, and a ratio the other engine's time over WebGPU's. Products
 are given in TFLOP/s, for each of the three that a linear layer takes; a step is forward, backward,
 clipping and AdamW on random tokens; decoding takes the likeliest token at batch 1, the host waiting
-for each, with matrices in float32 and, where the adapter reads it, in float16. The first line names
-adapter, driver and limits. About two minutes on a large GPU.
+for the logits of each, with matrices in float32 and, where the adapter reads it, in float16. The
+first line names adapter, driver and limits. About two minutes on a large GPU.
 
 `--kernels N` adds the N kernels that take the most time of a step and of a decoded token, each by
 timestamps around a pass of its own. `--sizes TILE=32` and the like replace numbers of
@@ -212,7 +212,7 @@ def decoding(engine: Backend, config: ModelConfig) -> Callable[[], None]:
         cache, token = model.new_cache(1, DECODED), 1
         for _ in range(DECODED):
             logits = extend(model, cache, np.array([[token]], np.int32))
-            token = int(engine.to_host(engine.argmax(logits))[0])
+            token = int(engine.to_host(logits)[0].argmax())
 
     return turn
 

@@ -26,7 +26,7 @@ from nanoeuler.inference.speculation import (
     Speculation,
     Taken,
 )
-from nanoeuler.model.appending import append, extend
+from nanoeuler.model.appending import append, every_logits, extend
 from nanoeuler.model.cache import Cache
 from nanoeuler.model.calls import Calculator, Calls
 from nanoeuler.model.config import round_up
@@ -249,11 +249,11 @@ class Decoder(Generic[AnyRow]):
             for number, each in enumerate(drafts):
                 padded[number, : len(each.ids)] = each.ids[:M]
             tokens = np.hstack([tokens, padded])
-            norm = append(model, cache, tokens, every=True)  # of B · T rows
+            norm, _ = append(model, cache, tokens, every=True)  # of B · T rows
+            found = every_logits(model, norm)
         else:
-            norm = append(model, cache, tokens, counts)
-        model.backend.norm(norm)
-        logits = model.backend.to_host(model.first_logits(norm.out_ND))
+            norm, found = append(model, cache, tokens, counts)
+        logits = model.backend.to_host(found)
         samplings = [row.sampling for row in rows for _ in range(T)]
         positions = [row.position + t for row in rows for t in range(T)]
         sampled = sample(logits, samplings, positions, self.allowed(rows)).reshape(B, T).tolist()

@@ -31,13 +31,20 @@ def extend(
 
     `tokens` is (rows, n) with n ≥ 1; row b appends its first counts[b] ≥ 1 (default: all n).
     Returns the logits behind each row's last token, (rows, V), or with `every` behind every token,
-    (rows, n, V); those past counts[b] mean nothing. Raises ValueError when a row would outgrow the
-    cache.
+    (rows, n, V); those past counts[b] mean nothing. A device overwrites them at the next call.
+    Raises ValueError when a row would outgrow the cache.
     """
-    norm = append(model, cache, tokens, counts, every=every)
+    norm, logits = append(model, cache, tokens, counts, every=every)
+    if every:
+        logits = every_logits(model, norm)
+        return logits.reshape(*np.shape(tokens), model.config.vocab_size)
+    return logits
+
+
+def every_logits(model: Transformer, norm: Norm) -> Array:
+    """Logits behind every token that was appended."""
     model.backend.norm(norm)
-    logits = model.first_logits(norm.out_ND)
-    return logits.reshape(*np.shape(tokens), model.config.vocab_size) if every else logits
+    return model.first_logits(norm.out_ND)
 
 
 def append(
@@ -49,11 +56,12 @@ def append(
     every: bool = False,
     behind: Behind | None = None,
     inputs: Sequence[np.ndarray] = (),
-) -> Norm:
-    """`extend` without the final norm and the head.
+) -> tuple[Norm, Array]:
+    """Append tokens as `extend` does. Returns the norm behind them, of (rows, D), and logits.
 
-    Returns the norm to be taken, of (rows, D), or of (rows · n, D) with `every`. `behind` goes on
-    from there within the same pass, with `inputs` on the device.
+    With `every` the norm is of (rows · n, D), and is still to be taken: there are no logits. Nor
+    are there with `behind`, which goes on from the norm within the same pass, with `inputs` on the
+    device.
     """
     tokens, memory = np.asarray(tokens, np.int32), cache.memory
     B, n = tokens.shape
@@ -79,9 +87,9 @@ def append(
         if room > 1:
             memory.trim(max(memory.pass_tokens, B * room))
     added = np.array(new, np.int32)
-    norm = passes[key].run(tokens, cache.lengths, added, inputs)
+    found = passes[key].run(tokens, cache.lengths, added, inputs)
     cache.lengths += added
-    return norm
+    return found
 
 
 def width_and_room(
@@ -125,7 +133,8 @@ class CachedPass:
 class AppendingPass(CachedPass):
     """Appends up to `room` new tokens of each row, which come from the host.
 
-    Without `every` it ends with the last one of each row, or with `behind` it.
+    With `every` it ends with the residual stream, else with the logits behind the last one of each
+    row, or with `behind`.
     """
 
     def __init__(
@@ -157,8 +166,13 @@ class AppendingPass(CachedPass):
                 self.decode.last_BD = self.last_BD
             else:
                 self.begins = np.arange(0, rows * room, room, dtype=np.int32)
-        self.programs: dict[int, tuple[Program, Norm]] = {}
-        """By the number of tokens: what appends them, and the norm behind them."""
+        self.ends_with_logits = not (every or behind)
+        self.logits_BV: Array = None
+        """Where a device always leaves them."""
+        if self.ends_with_logits and backend.device:
+            self.logits_BV = backend.empty((rows, model.heads.rows), backend.activation)
+        self.programs: dict[int, tuple[Program, Norm, list[Array]]] = {}
+        """By the number of tokens: what appends them, the norm behind them, and the logits."""
 
     def run(
         self,
@@ -166,24 +180,25 @@ class AppendingPass(CachedPass):
         lengths: np.ndarray,
         counts: np.ndarray,
         inputs: Sequence[np.ndarray],
-    ) -> Norm:
+    ) -> tuple[Norm, Array]:
         """Append tokens (rows, n), of which counts (rows,) are meant, behind `lengths` tokens of
-        each row. `inputs`: see `append`. Returns the norm to be taken behind them."""
+        each row. `inputs`, and what is returned: see `append`."""
         n = tokens.shape[1]
         if n not in self.programs:
             self.programs[n] = self.new_program(n)
-        program, norm = self.programs[n]
+        program, norm, logits = self.programs[n]
         positions = [lengths[:, None] + self.arange] if self.reads_positions else []
         ends = (lengths if self.begins is None else self.begins) + counts - 1
         self.feed.load(lengths, ends, *positions, *inputs, tokens.reshape(-1))
         program.run()
-        return norm
+        return norm, logits[0] if logits else None
 
-    def new_program(self, tokens: int) -> tuple[Program, Norm]:
+    def new_program(self, tokens: int) -> tuple[Program, Norm, list[Array]]:
         # by names of its own: one that names the pass would keep its memory until a collection
         model, feed, behind, decode = self.model, self.feed, self.behind, self.decode
         N, slots, table = self.rows * tokens, self.slots, self.rope_table
         reads_positions, gathers = self.reads_positions, self.begins is not None
+        ends_with_logits, logits_BV, found = self.ends_with_logits, self.logits_BV, list[Array]()
         buffers = model.buffers(self.rows, tokens, stream_only=self.fused)
         starts, final = self.starts[:N].reshape(self.rows, tokens), buffers.norms[-1]
         norm = final if self.last_BD is None else norm_of(final, self.last_BD)
@@ -199,8 +214,11 @@ class AppendingPass(CachedPass):
                 model.backend.gather(final.x_ND, ends, norm.x_ND)
             if behind:
                 behind(norm, *rest)
+            if ends_with_logits:
+                model.backend.norm(norm)
+                found[:] = [model.first_logits(norm.out_ND, logits_BV)]
 
-        return model.backend.runtime.program(work), norm
+        return model.backend.runtime.program(work), norm, found
 
 
 def norm_of(norm: Norm, x_BD: Array) -> Norm:

@@ -39,9 +39,10 @@ class Heads:
         """The logits in the training buffer, (tokens · K, V)."""
         return buffers.logits[:tokens].reshape(-1, self.rows)[:, : self.vocab_size]
 
-    def first_logits(self, weight: Array, normed_ND: Array) -> Array:
-        """Logits of head 0, (N, V)."""
-        out = self.ops.empty((len(normed_ND), self.rows), self.ops.activation)
+    def first_logits(self, weight: Array, normed_ND: Array, out: Array = None) -> Array:
+        """Logits of head 0, (N, V), in a new array or in `out`."""
+        if out is None:
+            out = self.ops.empty((len(normed_ND), self.rows), self.ops.activation)
         self.used_logits(normed_ND, weight, out)
         return out[:, : self.vocab_size]
 

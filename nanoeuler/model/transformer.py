@@ -232,9 +232,9 @@ class Transformer:
 
     # ---- inference
 
-    def first_logits(self, normed_ND: Array) -> Array:
-        """Logits of head 0, (N, V)."""
-        return self.heads.first_logits(self.weights.first_head, normed_ND)
+    def first_logits(self, normed_ND: Array, out: Array = None) -> Array:
+        """Logits of head 0, (N, V), in a new array or in `out` of `heads.rows` columns."""
+        return self.heads.first_logits(self.weights.first_head, normed_ND, out)
 
     def further_logits(self, normed_ND: Array, count: int) -> Array:
         """Logits of the heads 1 … count, (N, count, V): guesses at the tokens behind the next."""

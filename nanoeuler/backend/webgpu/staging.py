@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import wgpu
 
-    from nanoeuler.backend.webgpu.arrays import DeviceArray
-
-MOST_BYTES = 1 << 20
-
 
 class Staging:
     """A buffer of one device that the host may read."""
+
+    size = 1 << 20
 
     def __init__(self, device: wgpu.GPUDevice):
         import wgpu
@@ -26,7 +24,7 @@ class Staging:
 
         self.device, self.api = device, api
         usage = wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
-        self.buffer = device.create_buffer(size=MOST_BYTES, usage=usage)
+        self.buffer = device.create_buffer(size=self.size, usage=usage)
         self.status: int | None = None
 
         def done(status: int, *_: Any) -> None:
@@ -39,26 +37,11 @@ class Staging:
         self.told.mode = api.lib.WGPUCallbackMode_AllowProcessEvents
         self.told.callback = self.done
 
-    def read(
-        self,
-        array: DeviceArray,
-        size: int,
-        encoder: wgpu.GPUCommandEncoder,
-        meanwhile: Callable[[], None],
-    ) -> memoryview | None:
-        """The first `size` bytes of an array, behind the work in `encoder`, which is handed over.
-        `meanwhile` is called before the host waits.
-
-        None for what is too large, or cannot be read so.
-        """
-        api, lib, queue = self.api, self.api.libf, self.device.queue
-        if size > MOST_BYTES:
-            queue.submit([encoder.finish()])
-            return None
-        encoder.copy_buffer_to_buffer(array.buffer, array.offset, self.buffer, 0, size)
-        queue.submit([encoder.finish()])
+    def read(self, size: int, meanwhile: Callable[[], None]) -> memoryview | None:
+        """The first `size` bytes, once all work that was handed over is done; `meanwhile` is called
+        before the host waits for it. None where the device does not give them."""
+        api, lib, buffer = self.api, self.api.libf, self.buffer._internal
         self.status = None
-        buffer = self.buffer._internal
         lib.wgpuBufferMapAsync(buffer, api.lib.WGPUMapMode_Read, 0, size, self.told[0])
         meanwhile()
         lib.wgpuDevicePoll(self.device._internal, True, api.ffi.NULL)

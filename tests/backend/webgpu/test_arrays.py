@@ -106,7 +106,11 @@ def test_a_program_is_recorded_once_and_replayed_on_what_it_is_fed(engine):
     # while the host waited, the launches were made ready for the next run, and go with the program
     ready = weakref.ref(program.commands.ahead)
     assert ready()
+    assert np.array_equal(engine.to_host(out[1:]), np.full((1, 3), 10))
     engine.scale(out, 3.0)
+    assert np.array_equal(engine.to_host(out), np.full((2, 3), 30))
+    engine.kernels.write(out, np.full((2, 3), 7, np.float32))
+    assert np.array_equal(engine.to_host(out), np.full((2, 3), 7))
     program.run()
     program.run()
     assert np.array_equal(engine.to_host(out), np.full((2, 3), 10))
