@@ -34,20 +34,13 @@ ENDED: list[int] = []
 """In a fork, the status that it has ended with."""
 
 
-def import_numba() -> None:
-    from numba.core.registry import cpu_target
-
-    cpu_target.typing_context.refresh()  # what Numba imports when it loads the first function
-    cpu_target.target_context.refresh()
-
-
 def import_others() -> None:
     """What programs and Snakemake need, which import this project's modules from their folder."""
+    import numba  # noqa: F401
     import smart_open  # noqa: F401 - by Snakemake's first look at a Snakefile
     import snakemake.cli
 
     snakemake.cli.get_argument_parser()  # imports the plugins
-    import_numba()
 
 
 def import_trainers() -> None:
@@ -59,8 +52,6 @@ def import_trainers() -> None:
     import nanoeuler.training.stages.dpo
     import nanoeuler.training.stages.pretrain
     import nanoeuler.training.stages.sft  # noqa: F401
-
-    import_numba()
 
 
 class Process:
