@@ -724,7 +724,7 @@ def masked_scores(query_GHTE: Array, key_GSE: Array, position: int, cap: float) 
     if cap:
         scores = cap * np.tanh(scores / cap)
     if T > 1:
-        scores += np.triu(np.full((T, S), -np.inf, scores.dtype), position + 1)
+        np.copyto(scores, -np.inf, where=np.arange(S) > position + np.arange(T)[:, None])
     return scores
 
 

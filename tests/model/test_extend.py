@@ -14,7 +14,8 @@ CLOSE = {"rtol": 1e-11, "atol": 1e-12}
 
 
 def random_ids(rows, length, seed=5):
-    return np.random.default_rng(seed).integers(0, 19, (rows, length)).astype(np.int32)
+    random = np.random.default_rng(seed)
+    return random.integers(0, TINY["vocab_size"], (rows, length)).astype(np.int32)
 
 
 @pytest.fixture(

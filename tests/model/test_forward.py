@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from slow_transformer import slow_logits
 
+from nanoeuler.model.checks.model_gradients import TINY
 from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.transformer import Batch
 
@@ -42,7 +43,7 @@ def all_logits(model, buffers):
     return model.heads.logits(model.weights.heads, buffers)
 
 
-def random_ids(rows, length, seed=3, vocabulary=19):
+def random_ids(rows, length, seed=3, vocabulary=TINY["vocab_size"]):
     return np.random.default_rng(seed).integers(0, vocabulary, (rows, length)).astype(np.int32)
 
 
@@ -115,7 +116,7 @@ def test_a_changed_token_changes_nothing_before_it(make_model, make_batch):
     model = make_model()
     ids = random_ids(1, 7)
     before = model.forward(make_batch(ids)).stream.normed.copy()
-    ids[0, 4] = (ids[0, 4] + 1) % 19
+    ids[0, 4] = (ids[0, 4] + 1) % TINY["vocab_size"]
     after = model.forward(make_batch(ids)).stream.normed
     assert np.array_equal(after[:4], before[:4])
     assert (after[4:] != before[4:]).any(axis=1).all()
@@ -127,7 +128,7 @@ def test_a_changed_token_changes_nothing_in_the_next_document(make_model):
     starts = np.tile(np.array([0, 0, 0, 3, 3, 3, 3], np.int32), (2, 1))
     batch = Batch(ids, np.arange(7, dtype=np.int32) - starts, starts)
     before = model.forward(batch).stream.normed.reshape(2, 7, -1).copy()
-    ids[0, 1] = (ids[0, 1] + 1) % 19
+    ids[0, 1] = (ids[0, 1] + 1) % TINY["vocab_size"]
     after = model.forward(batch).stream.normed.reshape(2, 7, -1)
     assert np.array_equal(after[0, 3:], before[0, 3:])
     assert np.array_equal(after[1], before[1])

@@ -199,7 +199,7 @@ def test_masked_targets_give_no_gradient(make_model):
 
 
 def test_padding_stays_zero_through_training_steps():
-    config = ModelConfig.from_dict(TINY)  # ffn 11, vocabulary 19: every kind of padding
+    config = ModelConfig.from_dict(TINY)  # odd ffn and vocabulary: every kind of padding
     backend = ReferenceBackend()
     parameters = initial_parameters(config, 1)
     model = Transformer(config, parameters, backend)

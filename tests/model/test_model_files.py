@@ -127,7 +127,7 @@ def test_the_config_is_llamas_where_the_model_is(saved):
     keys = json.loads((folder / "config.json").read_text())
     assert keys["architectures"] == ["LlamaForCausalLM"]
     sizes = [keys[key] for key in ("hidden_size", "num_key_value_heads", "intermediate_size")]
-    assert sizes == [8, 2, 11]
+    assert sizes == [8, 2, 5]
 
 
 def another(folder, saved, **fields):

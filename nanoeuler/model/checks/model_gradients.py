@@ -23,12 +23,12 @@ from nanoeuler.model.spec import trained_table
 from nanoeuler.model.transformer import Batch, Transformer
 
 TINY: dict[str, Any] = {
-    "vocab_size": 19,
+    "vocab_size": 11,
     "dim": 8,
     "layers": 2,
     "heads": 4,
     "kv_heads": 2,
-    "ffn": 11,
+    "ffn": 5,
     "context": 8,
     "mtp_heads": 3,
 }
@@ -46,7 +46,7 @@ ADAPTERS = {
 CASES: dict[str, tuple[dict[str, Any], int]] = {
     "grouped heads, K = 3, two documents a row": ({}, 7),
     "tied heads, head size apart from dim / heads": (
-        {"tied": True, "head_size": 6, "kv_heads": 1},
+        {"tied": True, "head_size": 4, "kv_heads": 1},
         5,
     ),
     "K = 1, step size 0.5, full heads": (
@@ -57,9 +57,9 @@ CASES: dict[str, tuple[dict[str, Any], int]] = {
         {"mtp_heads": 4, "mtp_weights": [1.0, 0.5, 0.25, 0.125], "layers": 1},
         1,
     ),
-    "QK-norm without weights": ({"qk_norm": "rms", "mtp_heads": 1, "head_size": 6}, 5),
+    "QK-norm without weights": ({"qk_norm": "rms", "mtp_heads": 1, "head_size": 4}, 5),
     "QK-norm with weights, one key/value head": (
-        {"qk_norm": "weighted", "mtp_heads": 1, "head_size": 6, "kv_heads": 1},
+        {"qk_norm": "weighted", "mtp_heads": 1, "head_size": 4, "kv_heads": 1},
         5,
     ),
     "ReLU², step size 0.5, two documents a row": (
@@ -119,7 +119,7 @@ CASES: dict[str, tuple[dict[str, Any], int]] = {
             "windows": [3, 0],
             "window_rope_theta": 3.0,
             "qk_norm": "weighted",
-            "head_size": 6,
+            "head_size": 4,
             "mtp_heads": 1,
         },
         7,
@@ -130,7 +130,7 @@ CASES: dict[str, tuple[dict[str, Any], int]] = {
             "logit_cap": 1.1,
             "query_scalar": 3.0,
             "windows": [3, 0],
-            "head_size": 6,
+            "head_size": 4,
             "mtp_heads": 2,
         },
         7,
