@@ -25,14 +25,15 @@ os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "14")
 FIRST = [
     f"{name}.py"
     for name in (
-        *("test_train", "test_kernel_sources"),
+        *("test_train", "test_kernel_sources", "test_real_books", "test_hostile_servers"),
         *("test_readme", "test_slurm", "test_interruption", "test_lessons", "test_cluster"),
         *("test_ranks", "test_resume", "test_dag", "test_trials", "test_hostile_paths"),
+        *("test_chip", "test_torture", "test_packaging"),
     )
 ]
-"""Files that go first, in this order. Two begin at once: one fills this checkout with machine code,
-which the copies of it that later tests make take along, and the other needs none. The rest take
-half a minute and more each, so that no process waits for them at the end."""
+"""Files that go first, in this order. The first fills this checkout with machine code, which the
+copies of it that later tests make take along. Beside it, the other process takes three that need
+none. The rest take half a minute and more each, so that no process waits for them at the end."""
 
 
 def pytest_collection_modifyitems(items):
