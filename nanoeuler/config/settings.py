@@ -52,8 +52,8 @@ class Training(Section):
     )
     reproducible: Literal["ranks", "chip"] | None = key(
         "ranks: the weights have the same bits for any number of ranks (1, 2, 4 or 8), threads and "
-        "rows of a micro-batch, by sums in one order; chip: on any x86-64 processor with AVX2 and "
-        "FMA, too, with --device cpu; null: for the same numbers alone",
+        "rows of a micro-batch, by sums in one order; chip: on any arm64 processor, and x86-64 one "
+        "with AVX2 and FMA, too, with --device cpu; null: for the same numbers alone",
         default=None,
     )
     recompute: bool = key(

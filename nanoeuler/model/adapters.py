@@ -107,9 +107,9 @@ def changes(config: ModelConfig, trained: np.ndarray) -> dict[str, Callable[[], 
     scale = lora.alpha / lora.rank
 
     def change(module: str) -> np.ndarray:
-        # not by BLAS, which adds up in another order on each kind of processor
+        # BLAS and einsum add up in another order, or round once for two, on other processors
         up_OR, down_RI = adapters.in_file(module + UP), adapters[module + DOWN]
-        return scale * np.einsum("or,ri->oi", up_OR, down_RI)
+        return scale * np.array([(up_R[:, None] * down_RI).sum(axis=0) for up_R in up_OR])
 
     modules = (name.removesuffix(DOWN) for name in adapters.rows if name.endswith(DOWN))
     return {f"{module}.weight": partial(change, module) for module in modules}

@@ -70,7 +70,8 @@ def test_it_says_how_far_the_bits_of_stages_go(run):
         run.stages[stage].header["config"] = {stage: {"reproducible": mode}}
     text = unwrapped(card(run))
     assert "same bits (pretrained): who trains again" in text
-    assert "on any x86-64 processor with AVX2 and FMA. Not on a GPU, where cuBLASLt" in text
+    assert "on any x86-64 processor with AVX2 and FMA, and on arm64 (compared under" in text
+    assert "Not on a GPU, where cuBLASLt" in text
     assert "same bits (fine-tuned): who trains again" in text
     assert "on this model of processor. Not on others, for which BLAS has other kernels" in text
 

@@ -96,6 +96,22 @@ def test_a_merged_model_computes_the_same(targets):
     assert np.abs(logits(base, plain, engine) - found).max() > 0.01
 
 
+def test_merging_rounds_products_and_sums_one_after_the_other():
+    config = adapted(LLAMA, wanted(5, 10.0))
+    parameters = spread(config)
+    _, whole = merged(config, parameters)
+    module = "model.layers.0.mlp.down_proj"
+    adapters = FlatBuffer(config, parameters[trained_part(config)])
+    up, down = (adapters.in_file(f"{module}.lora_{part}.weight") for part in "BA")
+    change = np.zeros((len(up), down.shape[1]), np.float32)
+    for r in range(5):
+        change += up[:, r, None] * down[r]
+    before, after = (
+        FlatBuffer(LLAMA, each)[f"{module}.weight"] for each in (parameters[: len(whole)], whole)
+    )
+    assert np.array_equal(after, before + 2 * change)
+
+
 def test_what_is_trained_is_the_tail_of_the_table():
     config = adapted(LLAMA, wanted(2, targets=["q_proj", "down_proj"]))
     table, base = tensor_table(config), tensor_table(LLAMA)

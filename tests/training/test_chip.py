@@ -1,4 +1,4 @@
-"""`reproducible: chip`: the same bits on any x86-64 processor, here played by this one.
+"""`reproducible: chip`: the same bits on any x86-64 or arm64 processor, here played by this one.
 
 LLVM compiles for another processor, BLAS and NumPy take an old one's kernels, and the C library has
 no fused multiply-add. Nor does LLVM optimise, which saves seconds, and must not change a bit.
@@ -31,6 +31,7 @@ from tests.models import ODD
 
 pytestmark = pytest.mark.skipif(unordered() is not None, reason=f"chip {unordered()}")
 
+IS_ARM = platform.machine().lower() in ("aarch64", "arm64")
 NEWER = "avx512", "avx10", "avxvnni", "amx"
 HASWELL = {
     "NUMBA_CPU_NAME": "haswell",
@@ -44,6 +45,15 @@ HASWELL = {
     "OPENBLAS_CORETYPE": "Haswell",
     "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX2,-FMA,-AVX512F",
 }
+CORTEX_A53 = {
+    "NUMBA_CPU_NAME": "cortex-a53",
+    "NUMBA_CPU_FEATURES": "+neon,-sve",
+    "NUMBA_OPT": "0",
+    "NPY_DISABLE_CPU_FEATURES": "ASIMDHP ASIMDDP ASIMDFHM SVE",
+    "OPENBLAS_CORETYPE": "CORTEXA53",
+}
+OTHER = CORTEX_A53 if IS_ARM else HASWELL
+"""The environment in which a process computes as on another processor."""
 
 RECORDED = "de8a88bbf535"
 """The weights that any machine must give: a change that moves them says why."""
@@ -72,7 +82,7 @@ def weights_after(mode: str, threads: int) -> str:
 def elsewhere(mode: str, threads: int, **environment: str) -> str:
     """The same by a process on another processor."""
     command = [sys.executable, "-m", "tests.training.test_chip", mode, str(threads)]
-    everything = os.environ | HASWELL | environment
+    everything = os.environ | OTHER | environment
     done = subprocess.run(command, cwd=ROOT, env=everything, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout.split()[-1]
@@ -96,7 +106,7 @@ def test_stages_as_real_processes(trainer, tuned, stage, monkeypatch):
     if stage in ("dpo", "rl"):
         trainer.config[stage]["init_from"] = str(tuned)
     found = []
-    for environment in ({"OMP_NUM_THREADS": "1"}, HASWELL | {"NUMBA_OPT": "1"}):
+    for environment in ({"OMP_NUM_THREADS": "1"}, OTHER | {"NUMBA_OPT": "1"}):
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
         trainer.run(
@@ -158,8 +168,8 @@ def test_an_empty_sum_is_zero():
 
 
 def test_a_processor_that_was_not_compared_is_refused(monkeypatch):
-    monkeypatch.setattr(platform, "machine", lambda: "arm64")
-    with pytest.raises(UserError, match="on x86-64 processors alone, and this one is arm64"):
+    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
+    with pytest.raises(UserError, match="on x86-64 and arm64 alone, and this processor is riscv64"):
         CpuBackend(1).for_any_processor("pretrain.reproducible")
 
 

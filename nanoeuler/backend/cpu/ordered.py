@@ -5,9 +5,10 @@ element of c is
 
     c = alpha · s₀ (+ c),  then c + alpha · s₁, …    with sᵢ = Σₖ a[k] · b[k]
 
-over DEPTH numbers at a time, one after the other, each by a fused multiply-add, which all x86-64
-processors since 2013 round alike. Vectors lie along the columns of c, so that their width changes
-how many sums are computed at once, and no sum. Nor do threads, which take rows of c.
+over DEPTH numbers at a time, one after the other, each by a fused multiply-add, which all arm64
+processors, and x86-64 ones since 2013, round alike. Vectors lie along the columns of c, so that
+their width changes how many sums are computed at once, and no sum. Nor do threads, which take rows
+of c.
 
 The algorithm is that of Goto & van de Geijn 2008: parts of `a` and `b` that caches hold are copied
 into the order in which a tile of c reads them.
@@ -305,8 +306,10 @@ class OrderedProducts:
 def unordered() -> str | None:
     """Why products, and all else, may round otherwise here than on other processors."""
     machine = platform.machine().lower()
+    if machine in ("aarch64", "arm64"):
+        return None
     if machine not in ("x86_64", "amd64"):
-        return f"was compared on x86-64 processors alone, and this one is {machine}"
+        return f"was compared on x86-64 and arm64 alone, and this processor is {machine}"
     if not (FUSES and HAS.get("avx2")):
         return "takes a processor with AVX2 and FMA, as all but old ones have"
     return None
