@@ -156,50 +156,16 @@ def test_a_local_folder_is_a_mirror_too(tmp_path, output):
         fetch_book(str(tmp_path / "nowhere"), 7, output.with_name("pg7.txt"))
 
 
-def test_the_stage_fetches_and_cleans_by_command_line(server, tmp_path, output):
+def test_the_stage_fetches_and_cleans_by_command_line(server, tmp_path, output, command):
     server.put("cache/epub/1342/pg1342.txt", make_book(1342))
     config = json.dumps(
-        {
-            "sources": {
-                "gutenberg": {"collection": "g", "mirror": server.url, "delay_seconds": 0.2}
-            },
-        }
-    )
-    assert (
-        main(
-            [
-                "gutenberg",
-                "fetch",
-                "--config",
-                config,
-                "--id",
-                "1342",
-                "--output",
-                str(output),
-                "--log",
-                str(tmp_path / "fetch.log"),
-            ]
-        )
-        == 0
+        {"sources": {"gutenberg": {"collection": "g", "mirror": server.url, "delay_seconds": 0.2}}}
     )
     text, record = tmp_path / "clean" / "pg1342.txt", tmp_path / "clean" / "pg1342.json"
-    assert (
-        main(
-            [
-                "gutenberg",
-                "clean",
-                "--id",
-                "1342",
-                "--input",
-                str(output),
-                "--output",
-                str(text),
-                "--record",
-                str(record),
-            ]
-        )
-        == 0
-    )
+    fetched = "--output", output, "--log", tmp_path / "fetch.log"
+    cleaned = "--input", output, "--output", text, "--record", record
+    assert command("gutenberg", "fetch", "--config", config, "--id", "1342", *fetched)[0] == 0
+    assert command("gutenberg", "clean", "--id", "1342", *cleaned)[0] == 0
     assert text.read_text(encoding="utf-8").startswith("This is line 0 of the book")
     assert json.loads(record.read_text(encoding="utf-8"))["kept"]
     assert "fetched" in (tmp_path / "fetch.log").read_text(encoding="utf-8")

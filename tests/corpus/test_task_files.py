@@ -274,20 +274,8 @@ def test_a_task_comes_from_an_address_with_its_hash_and_bad_records_are_counted(
             }
         }
     }
-    assert (
-        main(
-            [
-                "task",
-                "--config",
-                json.dumps(config),
-                "--name",
-                "piqa",
-                "--output",
-                str(tmp_path / "piqa"),
-            ]
-        )
-        == 0
-    )
+    words = "task", "--config", json.dumps(config), "--name", "piqa", "--output"
+    assert main([*words, str(tmp_path / "piqa")]) == 0
     manifest = json.loads((tmp_path / "piqa/manifest.json").read_text())
     assert (manifest["kind"], manifest["items"], manifest["licence"]) == ("piqa", 3, "MIT")
     assert manifest["bad"] == {"gold is out of range": 1, "a choice is empty": 1}
@@ -295,20 +283,8 @@ def test_a_task_comes_from_an_address_with_its_hash_and_bad_records_are_counted(
     assert "line 2: gold is out of range; line 4: a choice is empty" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["piqa"]
     config["sources"]["tasks"]["piqa"]["sha256"] = "0" * 64
-    assert (
-        main(
-            [
-                "task",
-                "--config",
-                json.dumps(config),
-                "--name",
-                "piqa",
-                "--output",
-                str(tmp_path / "other"),
-            ]
-        )
-        == 1
-    )
+    words = "task", "--config", json.dumps(config), "--name", "piqa", "--output"
+    assert main([*words, str(tmp_path / "other")]) == 1
     assert "SHA-256" in capsys.readouterr().err
 
 

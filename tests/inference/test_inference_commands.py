@@ -95,17 +95,8 @@ def test_the_working_folder_may_be_the_model(command, tuned_folder, monkeypatch)
 
 
 def test_raw_leaves_the_template_out(command, tuned_folder):
-    arguments = (
-        "generate",
-        "--model",
-        tuned_folder,
-        "--prompt",
-        "Name a colour.",
-        "--temperature",
-        "0",
-        "--max-tokens",
-        "5",
-    )
+    limits = "--temperature", "0", "--max-tokens", "5"
+    arguments = "generate", "--model", tuned_folder, "--prompt", "Name a colour.", *limits
     assert command(*arguments, "--raw")[1] != command(*arguments)[1]
 
 
@@ -121,17 +112,8 @@ def test_input_goes_into_the_template(command, tuned_folder, base_folder):
 
 
 def test_a_base_model_continues_the_prompt_reproducibly(command, base_folder):
-    arguments = (
-        "generate",
-        "--model",
-        base_folder,
-        "--prompt",
-        "Once",
-        "--max-tokens",
-        "40",
-        "--temperature",
-        "1",
-    )
+    limits = "--max-tokens", "40", "--temperature", "1"
+    arguments = "generate", "--model", base_folder, "--prompt", "Once", *limits
     first = command(*arguments)
     assert first[0] == 0
     assert command(*arguments)[1] == first[1]
@@ -147,16 +129,8 @@ def test_a_full_context_is_said(command, base_folder):
 
 
 def test_the_prompt_may_come_from_standard_input(tuned_folder, base_folder):
-    status, out, _ = typed(
-        "generate",
-        "--model",
-        tuned_folder,
-        "--prompt",
-        "-",
-        "--temperature",
-        "0",
-        input=b"Name a colour.\n",
-    )
+    arguments = "generate", "--model", tuned_folder, "--prompt", "-", "--temperature", "0"
+    status, out, _ = typed(*arguments, input=b"Name a colour.\n")
     assert (status, out) == (0, "blue\n")
     status, out, err = typed("generate", "--model", base_folder, "--prompt", "-", input=b"caf\xe9")
     assert (status, out) == (1, "")
@@ -230,29 +204,15 @@ def test_the_help_states_the_defaults_that_the_sampler_has(capsys):
 
 
 def test_chat_reads_lines_from_a_pipe(tuned_folder):
-    status, out, err = typed(
-        "chat",
-        "--model",
-        tuned_folder,
-        "--temperature",
-        "0",
-        input=b"Name a colour.\n\n/top-k 5\nCount.",
-    )
+    lines = b"Name a colour.\n\n/top-k 5\nCount."
+    status, out, err = typed("chat", "--model", tuned_folder, "--temperature", "0", input=lines)
     assert status == 0
     assert out.splitlines()[1:] == ["blue", "(top-k is 5)", "one two three four five six seven"]
     assert err.startswith("chat  LanguageModel(57,568 parameters, stage sft, template alpaca")
 
 
 def test_chat_survives_bytes_that_are_not_utf8(tuned_folder):
-    status, out, _ = typed(
-        "chat",
-        "--model",
-        tuned_folder,
-        "--temperature",
-        "0",
-        "--max-tokens",
-        "3",
-        input=b"caf\xe9\nName a colour.\n",
-    )
+    arguments = "chat", "--model", tuned_folder, "--temperature", "0", "--max-tokens", "3"
+    status, out, _ = typed(*arguments, input=b"caf\xe9\nName a colour.\n")
     assert status == 0
     assert "blu" in out.splitlines()[-2]

@@ -34,22 +34,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def learned(corpus: Path) -> Path:
     path = corpus.parent / "tokenizer-400" / "tokenizer.json"
-    assert (
-        main(
-            [
-                "bpe",
-                "--config",
-                CONFIG,
-                "--corpus",
-                str(corpus),
-                "--output",
-                str(path),
-                "--log",
-                str(corpus.parent / "bpe.log"),
-            ]
-        )
-        == 0
-    )
+    assert bpe(corpus, path, "--log", corpus.parent / "bpe.log") == 0
     return path
 
 
@@ -57,8 +42,17 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def run(*arguments: str | Path) -> int:
-    return main([str(argument) for argument in arguments])
+def run(stage: str, config: str, corpus: Path, output: Path, *more: str | Path) -> int:
+    words = stage, "--config", config, "--corpus", corpus, "--output", output, *more
+    return main([str(word) for word in words])
+
+
+def bpe(corpus: Path, output: Path, *more: str | Path, config: str = CONFIG) -> int:
+    return run("bpe", config, corpus, output, *more)
+
+
+def tokenize(corpus: Path, tokenizer: Path, output: Path, *more: str, config: str = CONFIG) -> int:
+    return run("tokenize", config, corpus, output, "--tokenizer", tokenizer, *more)
 
 
 def test_bpe_writes_a_tokenizer_of_the_size_asked_for(corpus: Path, learned: Path):
@@ -67,29 +61,14 @@ def test_bpe_writes_a_tokenizer_of_the_size_asked_for(corpus: Path, learned: Pat
 
 
 def test_bpe_gives_the_same_file_again(corpus: Path, learned: Path, tmp_path: Path):
-    assert (
-        run("bpe", "--config", CONFIG, "--corpus", corpus, "--output", tmp_path / "again.json") == 0
-    )
+    assert bpe(corpus, tmp_path / "again.json") == 0
     assert (tmp_path / "again.json").read_bytes() == learned.read_bytes()
 
 
 @pytest.fixture(scope="module")
 def tokens(corpus: Path, learned: Path) -> Path:
     folder = corpus.parent / "tokens-400"
-    assert (
-        run(
-            "tokenize",
-            "--config",
-            CONFIG,
-            "--corpus",
-            corpus,
-            "--tokenizer",
-            learned,
-            "--output",
-            folder,
-        )
-        == 0
-    )
+    assert tokenize(corpus, learned, folder) == 0
     return folder
 
 
@@ -115,22 +94,7 @@ def test_every_document_is_framed_and_encoded(learned: Path, tokens: Path, corpu
 def test_several_threads_write_the_same_files(
     corpus: Path, learned: Path, tokens: Path, tmp_path: Path
 ):
-    assert (
-        run(
-            "tokenize",
-            "--config",
-            CONFIG,
-            "--corpus",
-            corpus,
-            "--tokenizer",
-            learned,
-            "--output",
-            tmp_path / "tokens",
-            "--threads",
-            "3",
-        )
-        == 0
-    )
+    assert tokenize(corpus, learned, tmp_path / "tokens", "--threads", "3") == 0
     assert files_of(tmp_path / "tokens") == files_of(tokens)
 
 
@@ -213,10 +177,7 @@ def sentence(capsys: pytest.CaptureFixture) -> str:
 def test_a_wrong_config_gets_one_sentence(
     corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture, config: str, said: str
 ):
-    assert (
-        run("bpe", "--config", config, "--corpus", corpus, "--output", tmp_path / "tokenizer.json")
-        == 1
-    )
+    assert bpe(corpus, tmp_path / "tokenizer.json", config=config) == 1
     assert said in sentence(capsys)
     assert not list(tmp_path.iterdir())
 
@@ -227,7 +188,7 @@ def test_a_given_tokenizer_is_taken_as_it_is(corpus: Path, learned: Path, tmp_pa
     config = json.dumps({"tokenizer": {"vocab_size": 400, "path": str(path)}})
     output = tmp_path / "tokenizer.json"
     little = write_corpus(tmp_path / "little", {"web": {"train": [b"text"], "validation": []}})
-    assert run("bpe", "--config", config, "--corpus", little, "--output", output) == 0
+    assert bpe(little, output, config=config) == 0
     assert output.read_bytes() == learned.read_bytes()
     assert Tokenizer.load(output).fingerprint == Tokenizer.load(learned).fingerprint
 
@@ -245,7 +206,7 @@ def test_a_given_tokenizer_that_does_not_fit_is_refused(
     given = {"vocab_size": vocab_size, "path": str(learned.parent / path)}
     output = tmp_path / "tokenizer.json"
     config = json.dumps({"tokenizer": given})
-    assert run("bpe", "--config", config, "--corpus", corpus, "--output", output) == 1
+    assert bpe(corpus, output, config=config) == 1
     assert said in sentence(capsys)
     assert not output.exists()
 
@@ -257,29 +218,20 @@ def test_too_little_text_says_how_many_ids_it_yields(
         tmp_path / "little", {"web": {"train": [b"so so little text"], "validation": []}}
     )
     config = '{"tokenizer": {"vocab_size": 512, "sample_bytes": 1000000}}'
-    assert (
-        run("bpe", "--config", config, "--corpus", little, "--output", tmp_path / "tokenizer.json")
-        == 1
-    )
+    assert bpe(little, tmp_path / "tokenizer.json", config=config) == 1
     assert (
         "17 bytes of text yield 273 ids where tokenizer.vocab_size asks for 512; "
         "set it to 273 or less, or add text to the corpus" in sentence(capsys)
     )
     config = '{"tokenizer": {"vocab_size": 60000, "sample_bytes": 5000}}'
-    assert (
-        run("bpe", "--config", config, "--corpus", corpus, "--output", tmp_path / "tokenizer.json")
-        == 1
-    )
+    assert bpe(corpus, tmp_path / "tokenizer.json", config=config) == 1
     assert "or raise tokenizer.sample_bytes" in sentence(capsys)
     assert not (tmp_path / "tokenizer.json").exists()
 
 
 def test_no_text_gets_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture):
     empty = write_corpus(tmp_path / "empty", {"web": {"train": [], "validation": []}})
-    assert (
-        run("bpe", "--config", CONFIG, "--corpus", empty, "--output", tmp_path / "tokenizer.json")
-        == 1
-    )
+    assert bpe(empty, tmp_path / "tokenizer.json") == 1
     assert "0 bytes of text yield 272 ids" in sentence(capsys)
 
 
@@ -287,59 +239,18 @@ def test_a_tokenizer_of_another_size_is_refused(
     corpus: Path, learned: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ):
     config = '{"tokenizer": {"vocab_size": 512}}'
-    assert (
-        run(
-            "tokenize",
-            "--config",
-            config,
-            "--corpus",
-            corpus,
-            "--tokenizer",
-            learned,
-            "--output",
-            tmp_path / "tokens",
-        )
-        == 1
-    )
+    assert tokenize(corpus, learned, tmp_path / "tokens", config=config) == 1
     assert "it has 400 ids where tokenizer.vocab_size is 512" in sentence(capsys)
     assert not list(tmp_path.iterdir())
 
 
 def test_any_number_of_threads_learns_the_same_file(corpus: Path, learned: Path, tmp_path: Path):
-    assert (
-        run(
-            "bpe",
-            "--config",
-            CONFIG,
-            "--corpus",
-            corpus,
-            "--output",
-            tmp_path / "again.json",
-            "--threads",
-            "3",
-        )
-        == 0
-    )
+    assert bpe(corpus, tmp_path / "again.json", "--threads", "3") == 0
     assert (tmp_path / "again.json").read_bytes() == learned.read_bytes()
 
 
 def test_no_threads_get_one_sentence(
     corpus: Path, learned: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ):
-    assert (
-        run(
-            "tokenize",
-            "--config",
-            CONFIG,
-            "--corpus",
-            corpus,
-            "--tokenizer",
-            learned,
-            "--output",
-            tmp_path / "tokens",
-            "--threads",
-            "0",
-        )
-        == 1
-    )
+    assert tokenize(corpus, learned, tmp_path / "tokens", "--threads", "0") == 1
     assert "--threads is 0" in sentence(capsys)
