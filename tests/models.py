@@ -36,6 +36,14 @@ TINY = ModelConfig(
 PROSE = "".join(
     f"The ferry came to the quay on day {day} of the long winter.\n\n" for day in range(300)
 )
+NAMES = ("Bea", "Bram", "Hild", "Amos", "Wren")
+PLACES = ("quay", "inn", "mill", "harbour", "lighthouse", "market", "school")
+DIARY = "\n\n".join(
+    f"On day {day} of that winter {NAMES[day % 5]} walked from the {PLACES[day % 7]} "
+    f"to the {PLACES[day % 4]} and met {NAMES[day % 3]}."
+    for day in range(300)
+)
+"""24 kB to train on, as if they were one's own."""
 FIELDS = {"dim": 16, "layers": 2, "heads": 2, "ffn": 20, "context": 32, "vocab_size": 300}
 LLAMA = {**FIELDS, "kv_heads": 1, "mtp_heads": 2}
 GPT2 = {**FIELDS, "family": "gpt2", "kv_heads": 2, "tied": True}

@@ -12,24 +12,17 @@ import yaml
 from nanoeuler.corpus.own_text import find_files
 from nanoeuler.model.files import load_model
 from nanoeuler.tokenizer import Tokenizer
-from tests.models import LLAMA, model_in
+from tests.models import DIARY, LLAMA, model_in
 from tests.waiting import CEILING
 
 COMMAND = [sys.executable, "-m", "nanoeuler", "train", ".", "--minutes", "1"]
-NAMES = ("Bea", "Bram", "Hild", "Amos", "Wren")
-PLACES = ("quay", "inn", "mill", "harbour", "lighthouse", "market", "school")
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder outside the checkout, with a novel of 24 kB in it, where runs write, too."""
-    days = (
-        f"On day {day} of that winter {NAMES[day % 5]} walked from the {PLACES[day % 7]} "
-        f"to the {PLACES[day % 4]} and met {NAMES[day % 3]}."
-        for day in range(300)
-    )
+    """A folder outside the checkout, with a novel in it, where runs write, too."""
     (tmp_path / "my notes").mkdir()
-    (tmp_path / "my notes/my novel.txt").write_text("\n\n".join(days), encoding="utf-8")
+    (tmp_path / "my notes/my novel.txt").write_text(DIARY, encoding="utf-8")
     return tmp_path / "my notes"
 
 

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from tests.models import DIARY
 from tests.waiting import CEILING
 
 CONFIG = """
@@ -20,20 +21,13 @@ pretrain:
   {tokens: 9999999, batch_tokens: 256, learning_rate: 1.0e-2, warmup_steps: 2, validate_every: 50}
 device: cpu
 """
-NAMES = ("Bea", "Bram", "Hild", "Amos", "Wren")
-PLACES = ("quay", "inn", "mill", "harbour", "lighthouse", "market", "school")
 CHANGES = ["--change", "pretrain.learning_rate=1e-5", "--change", "pretrain.init_from=nowhere"]
 RATES = ("--change", "pretrain.learning_rate=2e-3", "--change", "pretrain={weight_decay: 0.2}")
 
 
 @pytest.fixture
 def folder(tmp_path):
-    days = (
-        f"On day {day} of that winter {NAMES[day % 5]} walked from the {PLACES[day % 7]} "
-        f"to the {PLACES[day % 4]} and met {NAMES[day % 3]}."
-        for day in range(300)
-    )
-    (tmp_path / "text.txt").write_text("\n\n".join(days), encoding="utf-8")
+    (tmp_path / "text.txt").write_text(DIARY, encoding="utf-8")
     (tmp_path / "tiny.yaml").write_text(CONFIG)
     return tmp_path
 
@@ -42,7 +36,7 @@ def start(folder, *words: str) -> subprocess.Popen:
     return subprocess.Popen(
         [sys.executable, "-m", "nanoeuler", *words],
         cwd=folder,
-        env=os.environ | {"XDG_CACHE_HOME": str(folder / "cache")},
+        env=os.environ | {"XDG_CACHE_HOME": str(folder.parent / "cache")},  # of all these tests
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
