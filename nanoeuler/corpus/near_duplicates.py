@@ -1,4 +1,4 @@
-"""Find documents that repeat an earlier one, exactly or nearly, by their MinHash signatures.
+"""Find documents that nearly repeat an earlier one, by their MinHash signatures.
 
 Locality-sensitive hashing cuts a signature into bands of a few rows. Documents that agree in a
 whole band are compared; they are duplicates if their signatures agree in enough bytes. A document
@@ -21,7 +21,7 @@ from nanoeuler.corpus.batches import ordered_map
 from nanoeuler.corpus.signatures import HASHES
 from nanoeuler.corpus.word_hashes import SEED, finalise, mix
 from nanoeuler.errors import UserError
-from nanoeuler.storage.spilled import COLUMNS, RUN, SortedRuns, blocks, disk_array, release
+from nanoeuler.storage.spilled import COLUMNS, RUN, SortedRuns, disk_array, release
 from nanoeuler.system.compiling import compiled
 
 CHANCE = 1 / 256  # that the lowest bytes of two different hashes are equal
@@ -50,39 +50,6 @@ def bands_and_rows(threshold: float) -> tuple[int, int]:
 def needed_agreement(threshold: float) -> int:
     """Return the bytes in which signatures of similarity `threshold` agree, including by chance."""
     return int(np.ceil(HASHES * (threshold + (1 - threshold) * CHANCE) - 1e-9))
-
-
-def find_copies(identities: np.ndarray, before: np.ndarray, folder: Path) -> np.ndarray:
-    """Mark (bool, on disk) the documents whose identity an earlier one has.
-
-    An identity is a hash (uint64) of the text. Documents for which `before` is not 0 come before
-    all others. The identities are sorted in `folder`.
-    """
-    copies = disk_array(folder / "copies", len(identities), bool)
-
-    def mark_repeats(records: np.ndarray) -> np.ndarray:
-        """Keep the first document of each identity."""
-        repeats = np.append(False, np.diff(records[:, 0]) == 0)
-        if not repeats.any():
-            return records
-        among = repeats | np.append(repeats[1:], False)
-        equal = records[among]
-        identity, document, later = equal.T
-        records[among] = equal[np.lexsort((document, later, identity))]
-        copies[records[repeats, 1]] = True
-        return records[~repeats]
-
-    runs = SortedRuns(folder / "sorted", 64, reduce=mark_repeats)
-    for rows in blocks(identities, before):
-        documents = np.arange(rows.start, rows.stop, dtype=np.uint64)
-        runs.add(
-            np.stack([identities[rows], documents, (before[rows] == 0).astype(np.uint64)], axis=1)
-        )
-    runs.finish()
-    for part in runs.parts():
-        runs.read(part)
-    runs.remove()
-    return copies
 
 
 def find_near_copies(

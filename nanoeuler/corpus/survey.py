@@ -17,10 +17,9 @@ import numpy as np
 from nanoeuler import log
 from nanoeuler.corpus.batches import Batch, ordered_map
 from nanoeuler.corpus.document_sources import OWN_TEXT, Outline, Reader
-from nanoeuler.corpus.near_duplicates import find_copies
 from nanoeuler.corpus.split import last_held_out_position, last_of_own_text
 from nanoeuler.errors import UserError
-from nanoeuler.storage.spilled import blocks, disk_array, map_file
+from nanoeuler.storage.spilled import SortedRuns, blocks, disk_array, map_file
 
 TRAIN, HELD_OUT, COPY, NEAR_COPY, QUOTING = range(5)
 
@@ -171,3 +170,36 @@ def survey(source: Reader, share: float, copies: bool, threads: int, folder: Pat
         for rows in blocks(fates, copied):
             fates[rows][copied[rows]] = COPY
     return Survey(source, fates, sizes, counts, parted=last is None)
+
+
+def find_copies(identities: np.ndarray, before: np.ndarray, folder: Path) -> np.ndarray:
+    """Mark (bool, on disk) the documents whose identity an earlier one has.
+
+    An identity is a hash (uint64) of the text. Documents for which `before` is not 0 come before
+    all others. The identities are sorted in `folder`.
+    """
+    copies = disk_array(folder / "copies", len(identities), bool)
+
+    def mark_repeats(records: np.ndarray) -> np.ndarray:
+        """Keep the first document of each identity."""
+        repeats = np.append(False, np.diff(records[:, 0]) == 0)
+        if not repeats.any():
+            return records
+        among = repeats | np.append(repeats[1:], False)
+        equal = records[among]
+        identity, document, later = equal.T
+        records[among] = equal[np.lexsort((document, later, identity))]
+        copies[records[repeats, 1]] = True
+        return records[~repeats]
+
+    runs = SortedRuns(folder / "sorted", 64, reduce=mark_repeats)
+    for rows in blocks(identities, before):
+        documents = np.arange(rows.start, rows.stop, dtype=np.uint64)
+        runs.add(
+            np.stack([identities[rows], documents, (before[rows] == 0).astype(np.uint64)], axis=1)
+        )
+    runs.finish()
+    for part in runs.parts():
+        runs.read(part)
+    runs.remove()
+    return copies

@@ -15,12 +15,12 @@ from nanoeuler.corpus.near_duplicates import (
     LONGEST_WALK,
     bands_and_rows,
     fill_slots,
-    find_copies,
     find_near_copies,
     needed_agreement,
     table_size,
 )
 from nanoeuler.corpus.signatures import HASHES, SHINGLE, orders, sign
+from nanoeuler.corpus.survey import find_copies
 from nanoeuler.corpus.word_hashes import hash_words
 from nanoeuler.storage import spilled
 
