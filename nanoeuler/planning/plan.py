@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nanoeuler.browser import MOST_PARAMETERS
 from nanoeuler.config.paths import Paths
 from nanoeuler.config.settings import Pretrain, Rl, Training, Tuning
 from nanoeuler.config.stages import BY_NAME, STAGES, Stage
 from nanoeuler.evaluation import shapes
-from nanoeuler.evaluation.report.playable import MOST_PARAMETERS
 from nanoeuler.log import size
 from nanoeuler.model.adapters import adapted
 from nanoeuler.model.buffers import scoring_pass_bytes, training_pass_bytes

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from markupsafe import Markup
 
+from nanoeuler.browser import MOST_PARAMETERS
 from nanoeuler.browser.packing import describe, halves, is_known, written_tensors
 from nanoeuler.config.stages import is_baseline, result_of
 from nanoeuler.evaluation.report.gather import Json, Run
@@ -19,8 +20,6 @@ from nanoeuler.model.files import load_config, load_model
 from nanoeuler.model.spec import parameter_count
 from nanoeuler.tokenizer import Tokenizer
 
-MOST_PARAMETERS = 5_250_000
-"""Most parameters of a model in the page."""
 MOST_BYTES = 12_000_000
 """Most bytes of its packed weights; 5 million trained ones take 10 MB."""
 
