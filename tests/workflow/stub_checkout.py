@@ -3,13 +3,11 @@
 import os
 import shutil
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests import forks
 from tests.machine_code import copy_machine_code
-from tests.waiting import CEILING
 
 ROOT = Path(__file__).parents[2]
 CI = ("--configfile", "ci.yaml")
@@ -85,16 +83,8 @@ class Checkout:
             for name, value in os.environ.items()
             if name not in ("PYTHONPATH", "SNAKEMAKE_PROFILE")
         }
-        if environment is None:
-            return forks.run(["-m", "snakemake", *arguments], self.path, inherited | calls)
-        return subprocess.run(
-            [sys.executable, "-m", "snakemake", *arguments],
-            cwd=self.path,
-            env=inherited | calls | environment,
-            capture_output=True,
-            text=True,
-            timeout=CEILING,
-        )
+        given = inherited | calls | (environment or {})
+        return forks.run(["-m", "snakemake", *arguments], self.path, given)
 
     def run(self, *arguments: str, environment: dict[str, str] | None = None) -> str:
         """Run Snakemake, which must succeed, and return what it printed."""
