@@ -7,7 +7,10 @@ from nanoeuler.backend.records import Array
 
 
 class FormOps(Backend):
-    """Sliding windows, GEGLU, soft caps."""
+    """Value embeddings, sliding windows, GEGLU, soft caps."""
+
+    def add_embedding(self, ids_N: Array, table_VC: Array, out_NC: Array) -> None:
+        out_NC += np.take(table_VC, ids_N, axis=0, mode="clip")
 
     def window_starts(
         self, starts_BT: Array, offset_B: Array, window: int, last: int, out_BT: Array

@@ -209,7 +209,8 @@ class AppendingPass(CachedPass):
             if decode:
                 decode.ends_B = ends
             model.embed(ids[:N], positions_N, buffers)
-            run_cached(model, Rows(positions_N, starts, offset, table), buffers, slots, decode)
+            rows = Rows(positions_N, starts, offset, table, ids_N=ids[:N])
+            run_cached(model, rows, buffers, slots, decode)
             if gathers:
                 model.backend.gather(final.x_ND, ends, norm.x_ND)
             if behind:

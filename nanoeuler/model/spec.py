@@ -85,7 +85,7 @@ def trained_part(config: ModelConfig) -> slice:
 def block_matrices(config: ModelConfig) -> list[Tensor]:
     """The rows of `trained_table` that are matrices of blocks."""
     specs = (spec for block in make_blocks(config) for spec in block.tensors())
-    names = {spec.name for spec in specs if len(spec.shape) > 1}
+    names = {spec.name for spec in specs if spec.multiplies}
     return [tensor for tensor in trained_table(config) if tensor.name in names]
 
 

@@ -118,9 +118,9 @@ class Transformer:
     def rows(self, batch: Batch, buffers: PassBuffers) -> Rows:
         """Positions and document starts of the tokens of `batch`."""
         self.rotary.need(buffers.length)
-        positions = batch.positions.reshape(-1)
+        ids, positions = batch.ids.reshape(-1), batch.positions.reshape(-1)
         seeds = None if batch.seeds is None else batch.seeds.reshape(-1)
-        return Rows(positions, batch.starts, buffers.no_offset, self.rotary.whole, seeds)
+        return Rows(positions, batch.starts, buffers.no_offset, self.rotary.whole, seeds, ids)
 
     def embed(self, ids_N: Array, positions_N: Array, buffers: PassBuffers) -> None:
         """The tokens' embeddings are where the residual stream begins.

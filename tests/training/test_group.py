@@ -23,6 +23,7 @@ from nanoeuler.training.streams import TextStream
 from tests.models import TINY
 
 ADAMW = AdamW(0.9, 0.95, 1e-8, 0.1, 1.0)
+OTHER = replace(TINY, tied=not TINY.tied, value_embeddings=True)
 GPT2 = ModelConfig(
     family="gpt2",
     vocab_size=50,
@@ -67,7 +68,7 @@ def test_a_rank_alone_computes_each_when_it_is_asked_for():
     assert asked == [0]
 
 
-@pytest.mark.parametrize("config", [TINY, replace(TINY, tied=not TINY.tied), GPT2])
+@pytest.mark.parametrize("config", [TINY, OTHER, GPT2])
 def test_gradients_are_summed_once_each_and_most_of_them_early(config):
     early, late = buckets(config)
     parts = [*late, *(part for parts in early.values() for part in parts)]
@@ -80,7 +81,7 @@ def test_gradients_are_summed_once_each_and_most_of_them_early(config):
 
 
 @pytest.mark.parametrize("rows_at_once", [2, 6])
-@pytest.mark.parametrize("config", [TINY, replace(TINY, tied=not TINY.tied), GPT2])
+@pytest.mark.parametrize("config", [TINY, OTHER, GPT2])
 def test_sums_during_the_backward_pass_have_the_bits_of_sums_behind_it(
     config, rows_at_once, monkeypatch
 ):
@@ -124,7 +125,7 @@ class Copying(ReferenceBackend):
 
 
 @pytest.mark.parametrize("optimizer", [ADAMW, Muon(0.9, ADAMW)])
-@pytest.mark.parametrize("config", [TINY, replace(TINY, tied=not TINY.tied), GPT2])
+@pytest.mark.parametrize("config", [TINY, OTHER, GPT2])
 def test_ranks_hold_their_part_of_the_parameters_and_train_as_one_does(config, optimizer):
     tokens = np.random.default_rng(1).integers(0, 50, 1000).astype(np.int32)
     rows = TextStream(tokens, 8, 96, config.mtp_weights, 0, True, 1, "text").rows(0)
@@ -205,7 +206,7 @@ class Late(HostGroup):
 
 
 @pytest.mark.parametrize("engine", [ReferenceBackend, Copying])
-@pytest.mark.parametrize("config", [TINY, replace(TINY, tied=not TINY.tied), GPT2])
+@pytest.mark.parametrize("config", [TINY, OTHER, GPT2])
 def test_a_step_waits_for_all_weights_that_it_reads(config, engine):
     tokens = np.random.default_rng(1).integers(0, 50, 1000).astype(np.int32)
     rows = TextStream(tokens, 8, 96, config.mtp_weights, 0, True, 1, "text").rows(0)

@@ -41,6 +41,21 @@ fn embed(thread: Thread) {
 }
 
 @compute @workgroup_size(THREADS)
+fn add(thread: Thread) {
+    let i = element(thread);
+    if (i >= p.rows * p.columns) {
+        return;
+    }
+    let n = i / p.columns;
+    let d = i % p.columns;
+    let id = u32(clamp(ids[p.ids_at + n], 0, i32(p.vocabulary) - 1));
+    if (id >= p.first && id < p.first + p.count) {
+        out[p.out_at + n * p.out_row + d] +=
+            f32(table[p.table_at + (id - p.first) * p.table_row + d]);
+    }
+}
+
+@compute @workgroup_size(THREADS)
 fn add_positions(thread: Thread) {
     let i = element(thread);
     if (i >= p.rows * p.columns) {
