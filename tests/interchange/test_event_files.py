@@ -10,6 +10,7 @@ from tensorboardX.proto.event_pb2 import Event
 
 from nanoeuler.errors import UserError
 from nanoeuler.interchange.event_files import write_events
+from tests.waiting import wait_until
 
 HEADER = {"stage": "pretrain", "started": "2026-01-02T03:04:05Z", "config": {}}
 RATES = {"learning_rate": 0.5, "gradient_norm": 2.0, "tokens_per_second": 1000.0}
@@ -19,6 +20,13 @@ STEPS = [
     {"step": 20, "tokens": 1280, "seconds": 3.5, "validation": {"books": 2.5, "web": 3.0}},
 ]
 FINISHED = {"step": 20, "tokens": 1280, "seconds": 4.0, "finished": True}
+IMPATIENT = """
+import sys
+from nanoeuler.cli import main
+from nanoeuler.interchange import event_files
+event_files.POLL_SECONDS = 0.1
+sys.exit(main(sys.argv[1:]))
+"""
 
 
 @pytest.fixture
@@ -71,11 +79,10 @@ def test_every_curve_of_every_stage(run, tmp_path):
 
 def test_it_follows_a_run_until_its_end(run, tmp_path):
     words = "events", run, "--output", tmp_path / "out", "--follow"
-    process = subprocess.Popen([sys.executable, "-m", "nanoeuler", *map(str, words)])
+    process = subprocess.Popen([sys.executable, "-c", IMPATIENT, *map(str, words)])
     written = tmp_path / "out/demo/pretrain"
     try:
-        while not written.exists() or not list(written.iterdir()) or len(events(written)) < 14:
-            assert process.poll() is None
+        wait_until(lambda: any(written.glob("*")) and len(events(written)) >= 14, process)
         add(run / "pretrain", STEPS[1] | {"step": 30}, FINISHED | {"step": 30})
         assert process.wait(60) == 0
     finally:
