@@ -44,7 +44,6 @@ EVERY = [
     for end in ([[END]] if length < LONGEST else [[]])
 ]
 """All replies: up to 3 words and `</s>`, or 4 words, cut off."""
-EVERY_LOGPROBS = [[0.0] * len(reply) for reply in EVERY]
 
 
 class ToyTokenizer:
