@@ -52,14 +52,16 @@ LEAST_BYTES = 20_000
 """Some ten pages. Of less, a model learns little more than the alphabet."""
 HELD_OUT_BYTES = 50_000
 """Enough to compare two models to 0.02 bits per byte."""
-EPOCHS = 8
+EPOCHS = 12
 """Most epochs; more overfit a model of `PARAMETERS_PER_TOKEN`."""
 TOKENS_PER_PARAMETER = 8
-PARAMETERS_PER_TOKEN = 5
+PARAMETERS_PER_TOKEN = 10
 WEIGHT_DECAY, LEAST_DECAY, MOST_DECAY = 0.07, 0.1, 0.6
 """Weight decay for each epoch, and its limits. More decay lets a text be read more often before it
 is memorised (Kim et al. 2025, Pre-training under infinite compute).
 """
+DROPOUT, MOST_DROPOUT = 0.02, 0.25
+"""Dropout for each epoch, and its limit."""
 MUON = {
     "optimizer": "muon",
     "muon_momentum": 0.95,
@@ -282,15 +284,19 @@ def seconds_of_training(minutes: float) -> float:
     return max(60 * minutes - FIXED_SECONDS, 30 * minutes)
 
 
-def measure(model: ModelConfig, backend: "Backend", optimizer: Mapping[str, Any] = MUON) -> Speed:
-    """Time a few steps of a model on this machine, with Muon or another optimizer."""
+def measure(
+    model: ModelConfig,
+    backend: "Backend",
+    optimizer: Mapping[str, Any] = MUON | {"dropout": DROPOUT},
+) -> Speed:
+    """Time a few steps of a model on this machine, with Muon and dropout or another optimizer."""
     batch = DEVICE_BATCH if backend.device else SMALLEST_BATCH
     pretrain = {"tokens": batch, "batch_tokens": batch, "learning_rate": 0.0, **optimizer}
     plan = planning.Plan(parameter_count(model), backend.name)
     plan.stages = {"pretrain": planning.StageCost(batch, 1.0, steps=1)}
     config = {
         "model": model.to_dict(),
-        "pretrain": {**pretrain, **(MUON if optimizer is None else optimizer)},
+        "pretrain": pretrain,
     }
     planned_speed.probe(config, backend, plan, seconds=1)
     assert plan.tokens_per_second
@@ -310,13 +316,14 @@ def make_config(name: str, entries: Sequence[Entry], text: Text, choice: Choice)
     """The configuration of a run; what it leaves out has its default."""
     size, batch = choice.size, step_tokens(choice.tokens)
     steps = math.ceil(choice.tokens / batch)
-    decay = WEIGHT_DECAY * choice.tokens / text.tokens
+    epochs = choice.tokens / text.tokens
     pretrain = {
         "tokens": choice.tokens,
         "batch_tokens": batch,
         "learning_rate": size.learning_rate,
         "warmup_steps": min(100, max(1, steps // 10)),
-        "weight_decay": round(min(max(decay, LEAST_DECAY), MOST_DECAY), 2),
+        "weight_decay": round(min(max(WEIGHT_DECAY * epochs, LEAST_DECAY), MOST_DECAY), 2),
+        "dropout": round(min(DROPOUT * epochs, MOST_DROPOUT), 2),
         **MUON,
         "validate_every": math.ceil(steps / MEASUREMENTS),
     }

@@ -111,13 +111,16 @@ def test_a_gpu_is_timed_with_steps_that_fill_it(monkeypatch, device, batch):
     assert measure(SIZES[0].model(512), ReferenceBackend()).of_token == pytest.approx(1e-6)
 
 
-def test_a_text_that_is_read_often_gets_more_weight_decay():
-    def decay(text, minutes):
+@pytest.mark.parametrize(
+    ("key", "least", "most"), [("weight_decay", 0.1, 0.6), ("dropout", 0.0, 0.25)]
+)
+def test_a_text_that_is_read_often_gets_more_weight_decay_and_dropout(key, least, most):
+    def value(text, minutes):
         choice = choose(text, minutes, LAPTOP)
-        return make_config("it", ["it.txt"], text, choice)["pretrain"]["weight_decay"]
+        return make_config("it", ["it.txt"], text, choice)["pretrain"][key]
 
-    assert decay(LARGE, 1) == 0.1
-    assert 0.1 < decay(text_of(3_000_000), 1) < decay(NOVEL, 2) <= 0.6
+    assert value(LARGE, 1) == least
+    assert least < value(text_of(3_000_000), 1) < value(NOVEL, 2) <= most
 
 
 @pytest.mark.parametrize("text_bytes", [20_000, 700_000, 10**9])

@@ -46,13 +46,14 @@ def mixed(word):
 
 
 @compiled()
-def dropout(x_NI, seeds_N, salt, threshold, out_NI, first, stop):
+def dropout(x_NI, seeds_N, salt, threshold, first, stop):
+    """In place: a second array, which could be the same, would keep it from being vectorised."""
     for n in range(first, stop):
         of_row = mixed(np.uint32(np.uint32(seeds_N[n]) ^ mixed(np.uint32(salt))))
-        x, out = row_of(x_NI, n), row_of(out_NI, n)
+        x = row_of(x_NI, n)
         for i in range(len(x)):
             # a number that is none stays none
-            out[i] = x[i] * np.float32(mixed(np.uint32(of_row ^ mixed(np.uint32(i)))) >= threshold)
+            x[i] *= np.float32(mixed(np.uint32(of_row ^ mixed(np.uint32(i)))) >= threshold)
 
 
 @compiled()

@@ -234,8 +234,10 @@ class CpuBackend(ReferenceBackend, FusingBackend):
     # ---- biases
 
     def dropout(self, x_NI: Array, seeds_N: Array, salt: int, share: float, out_NI: Array) -> None:
-        arguments = x_NI, seeds_N, np.uint32(salt), threshold(share), out_NI
-        self.share_rows(x_NI, elementwise.dropout, *arguments)
+        if out_NI is not x_NI:
+            out_NI[...] = x_NI
+        arguments = out_NI, seeds_N, np.uint32(salt), threshold(share)
+        self.share_rows(out_NI, elementwise.dropout, *arguments)
 
     def add_bias(self, out_NO: Array, bias_O: Array) -> None:
         self.share_rows(out_NO, elementwise.add_bias, out_NO, bias_O)

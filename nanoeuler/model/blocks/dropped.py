@@ -8,7 +8,7 @@ nothing changes but in training.
 from typing import Any, cast
 
 from nanoeuler.backend.ops import Backend
-from nanoeuler.backend.records import Array, Norm
+from nanoeuler.backend.records import Array, EulerStep, Norm
 from nanoeuler.backend.runtime import Arena
 from nanoeuler.model.blocks.block import Block, BlockPass
 from nanoeuler.model.tensors import NamedArrays, NamedViews, TensorSpec
@@ -66,7 +66,6 @@ class DroppingOps:
     """The ops of an engine, `plain`. Those that take the input of the last product drop of it in
     its place; doing so again changes nothing."""
 
-    euler_step = Backend.euler_step
     linear_swiglu_backward = Backend.linear_swiglu_backward
     linear_gelu_backward = Backend.linear_gelu_backward
     linear_bias_backward = Backend.linear_bias_backward
@@ -81,6 +80,14 @@ class DroppingOps:
 
     def is_last(self, matrix: Array) -> bool:
         return any(matrix is each for each in self.last)
+
+    def euler_step(self, inner_NI: Array, weight_DI: Array, step: EulerStep) -> None:
+        if step.bias_D is None:
+            self.plain.dropout(inner_NI, *self.how, inner_NI)
+            larger = step._replace(step_size=step.step_size * self.factor)
+            self.plain.euler_step(inner_NI, weight_DI, larger)
+        else:
+            Backend.euler_step(cast(Backend, self), inner_NI, weight_DI, step)
 
     def linear(self, x_NI: Array, weight_OI: Array, out_NO: Array) -> None:
         if self.is_last(weight_OI):
