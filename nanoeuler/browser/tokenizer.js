@@ -47,9 +47,10 @@ class Tokenizer {
     }
   }
 
-  // The text of each id; a character of several tokens shows with the one that completes it.
-  texts(ids) {
-    const decoder = new TextDecoder();
-    return ids.map((id) => decoder.decode(this.bytes[id], { stream: true }));
+  // The text of each id; a character of several tokens shows with the one that completes it. Where
+  // the last one has `ended` the text, bytes of an incomplete character show with it.
+  texts(ids, ended = false) {
+    const decoder = new TextDecoder(), last = ended ? ids.length - 1 : Infinity;
+    return ids.map((id, at) => decoder.decode(this.bytes[id], { stream: at < last }));
   }
 }

@@ -94,9 +94,9 @@ async function* choicesHere(turn, name, signal) {
       else written.top_logprobs = ids.slice(0, ALTERNATIVES).map(entry);
       const isBracket = tokenizer.calls.includes(id);
       const bytes = isBracket || inCall ? [] : tokenizer.bytes[id];
-      const content = decoder.decode(Uint8Array.from(bytes), { stream: true });
-      if (isBracket) inCall = id === tokenizer.calls[0];
       const ends = reply.length === most;
+      const content = decoder.decode(Uint8Array.from(bytes), { stream: !ends });
+      if (isBracket) inCall = id === tokenizer.calls[0];
       const finish_reason = ends ? "length" : null;
       yield { delta: { content }, logprobs: { content: [written] }, finish_reason };
       if (ends) return;

@@ -128,6 +128,11 @@ class Playground {
       if (this.run !== run) return;
     }
     stop.hidden = true;
+    const last = this.tokens.at(-1);
+    if (last.kind === "answer" && !this.bracket(last.id)) {
+      last.text = this.tokenizer.texts(this.tokens.map(({ id }) => id), true).at(-1);
+      this.strip.lastChild.textContent = last.text;
+    }
     const speed = (1000 * count) / (performance.now() - began);
     this.status.textContent = `${count} tokens, ${end}, ${Math.round(speed)} tokens/s`;
     this.select(this.tokens.findIndex(({ kind }) => kind === "answer"));
