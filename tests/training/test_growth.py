@@ -10,7 +10,8 @@ import pytest
 
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.cli import main
-from nanoeuler.model.checks.model_gradients import TINY, random_parameters
+from nanoeuler.model.checks import model_gradients
+from nanoeuler.model.checks.model_gradients import random_parameters
 from nanoeuler.model.config import ModelConfig, refined
 from nanoeuler.model.files import load_model, save_model
 from nanoeuler.model.flat import FlatBuffer
@@ -24,6 +25,8 @@ from nanoeuler.training.streams import TextStream
 from nanoeuler.training.worker import refined_tensors
 
 ADAMW = AdamW(0.9, 0.95, 1e-12, 0.1, clip_norm=1e9)
+TINY = model_gradients.TINY | {"vocab_size": 19, "ffn": 11}
+"""Limits below are of this shape."""
 
 
 def stream():
