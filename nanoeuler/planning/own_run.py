@@ -294,10 +294,7 @@ def measure(
     pretrain = {"tokens": batch, "batch_tokens": batch, "learning_rate": 0.0, **optimizer}
     plan = planning.Plan(parameter_count(model), backend.name)
     plan.stages = {"pretrain": planning.StageCost(batch, 1.0, steps=1)}
-    config = {
-        "model": model.to_dict(),
-        "pretrain": pretrain,
-    }
+    config = {"model": model.to_dict(), "pretrain": pretrain}
     planned_speed.probe(config, backend, plan, seconds=1)
     assert plan.tokens_per_second
     log.line("speed", parameters=plan.parameters, tokens_per_second=round(plan.tokens_per_second))

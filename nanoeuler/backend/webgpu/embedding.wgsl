@@ -35,23 +35,12 @@ fn embed(thread: Thread) {
     let d = i % p.columns;
     let id = u32(clamp(ids[p.ids_at + n], 0, i32(p.vocabulary) - 1));
     if (id >= p.first && id < p.first + p.count) {
-        let row = p.table_at + (id - p.first) * p.table_row;
-        out[p.out_at + n * p.out_row + d] = f32(table[row + d]);
-    }
-}
-
-@compute @workgroup_size(THREADS)
-fn add(thread: Thread) {
-    let i = element(thread);
-    if (i >= p.rows * p.columns) {
-        return;
-    }
-    let n = i / p.columns;
-    let d = i % p.columns;
-    let id = u32(clamp(ids[p.ids_at + n], 0, i32(p.vocabulary) - 1));
-    if (id >= p.first && id < p.first + p.count) {
-        out[p.out_at + n * p.out_row + d] +=
-            f32(table[p.table_at + (id - p.first) * p.table_row + d]);
+        let at = p.out_at + n * p.out_row + d;
+        var value = f32(table[p.table_at + (id - p.first) * p.table_row + d]);
+        if (p.accumulate != 0) {
+            value += out[at];
+        }
+        out[at] = value;
     }
 }
 

@@ -86,7 +86,7 @@ class DroppingOps:
             self.plain.dropout(inner_NI, *self.how, inner_NI)
             larger = step._replace(step_size=step.step_size * self.factor)
             self.plain.euler_step(inner_NI, weight_DI, larger)
-        else:
+        else:  # a larger step would enlarge the bias, too
             Backend.euler_step(cast(Backend, self), inner_NI, weight_DI, step)
 
     def linear(self, x_NI: Array, weight_OI: Array, out_NO: Array) -> None:
