@@ -29,7 +29,8 @@ from nanoeuler.backend import make_backend
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.webgpu import sizes
 from nanoeuler.backend.webgpu.engine import WebGpuBackend
-from nanoeuler.backend.webgpu.kernels import FOLDER, Command
+from nanoeuler.backend.webgpu.kernel_sources import FOLDER
+from nanoeuler.backend.webgpu.kernels import Command
 from nanoeuler.model.appending import extend
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import initial_parameters

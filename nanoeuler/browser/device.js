@@ -1,6 +1,6 @@
 // WebGPU for the pages: arrays in a GPU's memory, and launches of the kernels that
 // nanoeuler/backend/webgpu has. Arrays and numbers are given by their names in the .wgsl files, as
-// in kernels.py there.
+// in kernel_sources.py there.
 "use strict";
 
 const WINDOW = 256; // bytes: what a kernel sees of a buffer begins on a multiple

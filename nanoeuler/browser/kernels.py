@@ -4,7 +4,7 @@ from typing import Any
 
 from nanoeuler.backend.webgpu import sizes
 from nanoeuler.backend.webgpu.engine import attention_rows
-from nanoeuler.backend.webgpu.kernels import NUMBERS_OF, prelude, source
+from nanoeuler.backend.webgpu.kernel_sources import NUMBERS_OF, prelude, source
 from nanoeuler.backend.webgpu.parts import reads_heads
 from nanoeuler.model.config import ModelConfig
 

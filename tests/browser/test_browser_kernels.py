@@ -1,6 +1,6 @@
 """What pages are told of kernels is what the engine's files say."""
 
-from nanoeuler.backend.webgpu.kernels import FOLDER
+from nanoeuler.backend.webgpu.kernel_sources import FOLDER
 from nanoeuler.browser.kernels import TRAINING, kernels
 from nanoeuler.model.config import ModelConfig
 

@@ -1,23 +1,16 @@
-"""Kernels and their launches: sources, pipelines, arguments, and the stream of work to the device.
+"""Launches of kernels: pipelines, arguments, and the stream of work to the device.
 
-A `.wgsl` file names its arrays, and its numbers in a structure `Arguments`. A launch gives them by
-these names. For an array x it fills in, where the structure has them, `x_at`, the element at which
-the array begins in what the kernel sees of its buffer, and its strides in elements: `x_batch` and
-`x_row`, that from a token to the next, and of matrices `x_outer` and `x_inner`.
+A launch gives arrays and numbers by the names that they have in the kernel's file: see
+kernel_sources.py.
 """
 
 from __future__ import annotations
 
-import functools
 import math
-import re
-import struct
 import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -25,23 +18,13 @@ import numpy as np
 from nanoeuler.backend.webgpu import sizes
 from nanoeuler.backend.webgpu.arrays import DeviceArray, decode, encode, halves
 from nanoeuler.backend.webgpu.device import Device, one_line
+from nanoeuler.backend.webgpu.kernel_sources import FLOAT16, HALF, NUMBERS, Source, source
 from nanoeuler.backend.webgpu.staging import Staging
 from nanoeuler.errors import UserError
 
 if TYPE_CHECKING:
     import wgpu
 
-FOLDER = Path(__file__).parent
-BINDING = re.compile(r"@binding\((\d+)\) var<[^>]*> (\w+): (array<vec2<f32>>)?(array<.*Weight>)?")
-ARGUMENTS = re.compile(r"struct Arguments \{(.*?)\}", re.DOTALL)
-UNROLLED = re.compile(
-    r"^( *)for \(var (\w+) = 0u; \2 < (\w+); \2\+\+\) \{  // unrolled(?: by (\d+))?\n", re.MULTILINE
-)
-FIELD = re.compile(r"(\w+): ([uif])32")
-PLACES = ("at", "batch", "row", "outer", "inner")
-FORMATS = {"u": "I", "i": "i", "f": "f"}
-NUMBERS = "p"
-"""The name of the structure's variable."""
 WINDOW = 256
 """Bytes: what a kernel sees of a buffer begins on a multiple."""
 KEPT_NUMBERS = 1 << 14
@@ -51,112 +34,6 @@ TIMED_SECONDS, MOST_REPEATS = 0.01, 20
 """Launches are timed for about so long, beside which a wait is short, or so often."""
 
 Grid = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Source:
-    """A `.wgsl` file."""
-
-    text: str
-    """The code behind its constants, what all files share between them."""
-    code: str
-    bindings: dict[str, tuple[int, int]]
-    """Number and bytes of an element, by the array's name."""
-    formats: list[tuple[str, str]]
-    """Name and format of each number of `Arguments`."""
-
-    @functools.cached_property
-    def fields(self) -> dict[str, int]:
-        """The place of each number in `Arguments`."""
-        return {name: index for index, (name, _) in enumerate(self.formats)}
-
-    @functools.cached_property
-    def packing(self) -> struct.Struct:
-        """How they lie in memory."""
-        return struct.Struct("".join(FORMATS[kind] for _, kind in self.formats))
-
-    @functools.cached_property
-    def places(self) -> dict[str, list[tuple[int, int]]]:
-        """By array: numbers that say where it lies, and which of `PLACES` each is."""
-        return {
-            array: [
-                (self.fields[f"{array}_{place}"], index)
-                for index, place in enumerate(PLACES)
-                if f"{array}_{place}" in self.fields
-            ]
-            for array in self.bindings
-        }
-
-
-Constants = tuple[tuple[str, int | bool], ...]
-FLOAT16 = np.dtype(np.float16)
-HALF = "HALF"
-"""The constant of a launch whose weights are float16."""
-
-WIDTH = "WIDTH"
-"""The constant of a launch that reads so many neighbours at once, where a file leaves it open."""
-NUMBERS_OF = {
-    1: """alias Numbers = f32;
-alias NumbersOfWeight = Weight;
-fn sum_of(x: Numbers) -> f32 { return x; }""",
-    4: """alias Numbers = vec4<f32>;
-alias NumbersOfWeight = vec4<Weight>;
-fn sum_of(x: Numbers) -> f32 { return (x.x + x.y) + (x.z + x.w); }""",
-}
-"""By that width: so many numbers, and their sum."""
-
-
-@functools.cache
-def source(name: str, constants: Constants = ()) -> Source:
-    """The file `name`; `constants` are those of this launch, beside what stands in sizes.py."""
-    code = (FOLDER / f"{name}.wgsl").read_text(encoding="utf-8")
-    weight = 2 if dict(constants).get(HALF) else 4
-    bindings = {
-        array: (int(number), 8 if pair else weight if is_weight else 4)
-        for number, array, pair, is_weight in BINDING.findall(code)
-    }
-    (numbers,) = ARGUMENTS.findall(code)
-    text = f"{prelude(constants)}\n{unrolled(code, dict(constants))}"
-    return Source(text, code, bindings, FIELD.findall(numbers))
-
-
-def unrolled(code: str, constants: dict[str, int]) -> str:
-    """The code with its marked loops written out, the inner ones too.
-
-    Their ends are numbers, or constants of the launch. Compilers of drivers do not always do it,
-    and keep an array in slow memory whose indices are not known.
-    """
-    while found := UNROLLED.search(code):
-        indent, name, end, by = found.groups()
-        close = f"\n{indent}}}\n"
-        body, _, rest = code[found.end() :].partition(close)
-        count = constants[end] if end in constants else int(end.removesuffix("u"))
-        begin, step, tail = "", 0, ""
-        if by and count > int(by):
-            if count % int(by):
-                raise ValueError(f"a loop to {end} = {count} is not unrolled by {by}")
-            begin = f"{indent}for (var {name} = 0u; {name} < {count}u; {name} += {by}u) {{\n"
-            count, step, tail = int(by), 1, close
-        at = re.compile(rf"\b{name}\b")
-        bodies = (at.sub(f"({name} + {i}u)" if step else f"{i}u", body) for i in range(count))
-        written = "".join(f"{indent}{{\n{each}{close}" for each in bodies)
-        code = f"{code[: found.start()]}{begin}{written}{tail}{rest}"
-    return code
-
-
-def prelude(constants: Constants = ()) -> str:
-    """What stands in front of every file."""
-    common = (FOLDER / "common.wgsl").read_text(encoding="utf-8")
-    known = {key: value for key, value in vars(sizes).items() if key.isupper()} | dict(constants)
-    half = known.pop(HALF, False)
-    lines = ["enable f16;", "alias Weight = f16;"] if half else ["alias Weight = f32;"]
-    lines += [constant(key, value) for key, value in known.items()]
-    return "\n".join([*lines, NUMBERS_OF.get(known.get(WIDTH, 0), ""), common])
-
-
-def constant(name: str, value: int | bool) -> str:
-    literal = str(value).lower() if isinstance(value, bool) else f"{value}u"
-    return f"const {name} = {literal};"
 
 
 Command = tuple[Any, ...]
