@@ -12,7 +12,7 @@ from nanoeuler.storage.files import read_bounded, read_lines, read_text
 PACKAGE = ROOT / "nanoeuler"
 OURS = {
     "backend/cuda/kernels.py": "kernels of the package",
-    "backend/webgpu/kernels.py": "kernels of the package",
+    "backend/webgpu/kernel_sources.py": "kernels of the package",
     "system/compiling.py": "modules of the package, and machine code that this user's Numba wrote",
     "browser/packing.py": "scripts of the package",
     "config/rules.py": "modules of the package",
