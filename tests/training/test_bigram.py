@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from nanoeuler.training.stages.pretrain import STRENGTHS, bigram_bits_per_byte
+from nanoeuler.training.bigram import STRENGTHS, bigram_bits_per_byte
 
 
 def test_it_equals_a_bigram_model_counted_by_hand():
