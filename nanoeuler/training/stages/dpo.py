@@ -12,7 +12,6 @@ reference but with a margin (Meng et al. 2024).
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,6 @@ from nanoeuler import log
 from nanoeuler.config.settings import Dpo
 from nanoeuler.config.stages import DPO
 from nanoeuler.errors import UserError
-from nanoeuler.model.adapters import adapted
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.likelihood import Share, in_order
 from nanoeuler.model.transformer import Transformer
@@ -39,7 +37,6 @@ from nanoeuler.training.distributed.group import ALONE, Group
 from nanoeuler.training.job import Job
 from nanoeuler.training.objectives import PreferenceLoss
 from nanoeuler.training.pairs import PairFit, PairStream, TokenPair, encode_pairs, reply_sums
-from nanoeuler.training.parents import check_tokenizer, read_parent
 from nanoeuler.training.schedule import Amount, Schedule
 from nanoeuler.training.scoring import all_logprobs
 from nanoeuler.training.stages.inputs import Inputs
@@ -53,14 +50,9 @@ REFERENCE, NOTE = "logprobs.safetensors", "reference.json"
 
 def job(inputs: Inputs[Dpo], backend: "Backend", group: Group = ALONE) -> Job:
     """Aligning a parent with preference pairs. Raises `UserError` for input that does not fit."""
-    config, tokenizer_path = inputs.config, inputs.tokenizer
-    assert inputs.parent is not None  # see `Stage.needs_parent`
-    settings, seed = inputs.settings, config["seed"]
-    model = ModelConfig.from_dict(config["model"])
-    model = adapted(replace(model, context=settings.context or model.context), settings.lora)
-    tokenizer = Tokenizer.load(tokenizer_path)
-    parent = read_parent(inputs.parent, model, tokenizer, tokenizer_path)
-    check_tokenizer(tokenizer, tokenizer_path, model, started=True)
+    settings, seed = inputs.settings, inputs.config["seed"]
+    model, tokenizer, parent = inputs.start()
+    assert parent is not None  # see `Stage.needs_parent`
     base = parent.base(model, backend)
     folder = RecordFolder(inputs.data, "preferences")
     files = [folder.file(part) for part in ("train", "validation")]
@@ -134,7 +126,7 @@ def job(inputs: Inputs[Dpo], backend: "Backend", group: Group = ALONE) -> Job:
             transformer, held_out, objective, reference["tokens"], group.share
         ),
         score=lambda values: values["loss"],
-        tokenizer_path=tokenizer_path,
+        tokenizer_path=inputs.tokenizer,
         template=parent.template,
         parent=inputs.parent,
         base=base,

@@ -1,14 +1,18 @@
 """Inputs of every stage of training."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from nanoeuler.config.settings import Training
+from nanoeuler.config.settings import Training, Tuning
+from nanoeuler.model.adapters import adapted
+from nanoeuler.model.config import ModelConfig
 from nanoeuler.storage.record_folder import RecordFolder
+from nanoeuler.tokenizer import Tokenizer
+from nanoeuler.training.parents import Parent, check_tokenizer, read_parent
 
-Settings = TypeVar("Settings", bound=Training)
+Settings = TypeVar("Settings", bound=Training, covariant=True)
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,17 @@ class Inputs(Generic[Settings]):
     """Manifests of other records, by their kinds: prompts that they hold out are not learned."""
     without: Sequence[tuple[int, int]] = ()
     """Documents that pretraining leaves out, as first token and end in the text for training."""
+
+    def start(self: "Inputs[Tuning]") -> tuple[ModelConfig, Tokenizer, Parent | None]:
+        """What a stage of tuning trains, with its context and adapters, and starts from. Raises
+        `UserError` where these do not fit together."""
+        model, settings = ModelConfig.from_dict(self.config["model"]), self.settings
+        model = adapted(replace(model, context=settings.context or model.context), settings.lora)
+        tokenizer, parent = Tokenizer.load(self.tokenizer), None
+        if self.parent is not None:
+            parent = read_parent(self.parent, model, tokenizer, self.tokenizer)
+        check_tokenizer(tokenizer, self.tokenizer, model, started=parent is not None)
+        return model, tokenizer, parent
 
     def apart(self) -> tuple[frozenset[str], dict[str, str]]:
         """The keys of the prompts that the others hold out, and the hashes of their records."""

@@ -11,21 +11,17 @@ that bias it (Shao et al. 2024; Liu et al. 2025). Theory: docs/rl.md.
 """
 
 import math
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nanoeuler import log
 from nanoeuler.config.settings import Rl
 from nanoeuler.errors import UserError
-from nanoeuler.model.adapters import adapted
-from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.transformer import Transformer
 from nanoeuler.storage.files import sha256_file
 from nanoeuler.storage.record_folder import RecordFolder
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.training.distributed.group import ALONE, Group
 from nanoeuler.training.job import Job
-from nanoeuler.training.parents import check_tokenizer, read_parent
 from nanoeuler.training.rewards import Rewards
 from nanoeuler.training.rollouts import Fit, PolicyGradient, RolloutStream, Sampler, read_problems
 from nanoeuler.training.schedule import Amount, Schedule
@@ -41,14 +37,9 @@ MOST_NEW_TOKENS = 256
 
 def job(inputs: Inputs[Rl], backend: "Backend", group: Group = ALONE) -> Job:
     """Rewarding a parent. Raises `UserError` for input that does not fit."""
-    config, tokenizer_path = inputs.config, inputs.tokenizer
-    assert inputs.parent is not None  # see `Stage.needs_parent`
-    settings, seed = inputs.settings, config["seed"]
-    model = ModelConfig.from_dict(config["model"])
-    model = adapted(replace(model, context=settings.context or model.context), settings.lora)
-    tokenizer = Tokenizer.load(tokenizer_path)
-    parent = read_parent(inputs.parent, model, tokenizer, tokenizer_path)
-    check_tokenizer(tokenizer, tokenizer_path, model, started=True)
+    settings, seed = inputs.settings, inputs.config["seed"]
+    model, tokenizer, parent = inputs.start()
+    assert parent is not None  # see `Stage.needs_parent`
     base = parent.base(model, backend)
     folder = RecordFolder(inputs.data, "problems")
     files = [folder.file(part) for part in ("train", "validation")]
@@ -113,7 +104,7 @@ def job(inputs: Inputs[Rl], backend: "Backend", group: Group = ALONE) -> Job:
         initial=lambda: parent.start(model, seed),
         validate=lambda transformer: sampler.measure(transformer, held_out),
         score=lambda values: 0.0 - values["reward"],
-        tokenizer_path=tokenizer_path,
+        tokenizer_path=inputs.tokenizer,
         template=parent.template,
         parent=inputs.parent,
         base=base,

@@ -15,7 +15,6 @@ import numpy as np
 from nanoeuler import log
 from nanoeuler.config.settings import Sft
 from nanoeuler.errors import UserError
-from nanoeuler.model.adapters import adapted
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.frozen import Frozen
@@ -26,7 +25,6 @@ from nanoeuler.storage.record_folder import RecordFolder
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.training.distributed.group import ALONE, Group
 from nanoeuler.training.job import Job
-from nanoeuler.training.parents import check_tokenizer, read_parent
 from nanoeuler.training.records import Fit, RecordStream, TokenRecord, encode_records
 from nanoeuler.training.schedule import Amount, Schedule
 from nanoeuler.training.scoring import all_logprobs
@@ -42,14 +40,8 @@ def job(inputs: Inputs[Sft], backend: "Backend", group: Group = ALONE) -> Job:
 
     Raises `UserError` for input that does not fit.
     """
-    config, tokenizer_path = inputs.config, inputs.tokenizer
-    settings, seed = inputs.settings, config["seed"]
-    model = ModelConfig.from_dict(config["model"])
-    model = adapted(replace(model, context=settings.context or model.context), settings.lora)
-    tokenizer = Tokenizer.load(tokenizer_path)
-    given = inputs.parent
-    parent = read_parent(given, model, tokenizer, tokenizer_path) if given else None
-    check_tokenizer(tokenizer, tokenizer_path, model, started=parent is not None)
+    settings, seed = inputs.settings, inputs.config["seed"]
+    model, tokenizer, parent = inputs.start()
     base = parent.base(model, backend) if parent else None
     if model.lora is not None and parent is None:
         base = Frozen(model, initial_parameters(replace(model, lora=None), seed), backend)
@@ -97,9 +89,9 @@ def job(inputs: Inputs[Sft], backend: "Backend", group: Group = ALONE) -> Job:
         ),
         validate=lambda transformer: {"loss": response_loss(transformer, validation, group.share)},
         score=lambda values: values["loss"],
-        tokenizer_path=tokenizer_path,
+        tokenizer_path=inputs.tokenizer,
         template=settings.template,
-        parent=given,
+        parent=inputs.parent,
         base=base,
         calculator=calculator,
         tuned=parent is not None,
