@@ -10,7 +10,7 @@ from typing import Any, cast
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import Array, EulerStep, Norm
 from nanoeuler.backend.runtime import Arena
-from nanoeuler.model.blocks.block import Block, BlockPass
+from nanoeuler.model.blocks.block import Block, BlockPass, Mlp
 from nanoeuler.model.tensors import NamedArrays, NamedViews, TensorSpec
 
 
@@ -22,6 +22,7 @@ class Dropped(Block[Any, Any]):
         self.block, self.share, self.index = block, share, index
         self.form, self.cache_shape = block.form, block.cache_shape
         self.recomputable = block.recomputable
+        self.is_mlp = isinstance(block, Mlp)
 
     def tensors(self) -> list[TensorSpec]:
         return self.block.tensors()
@@ -39,8 +40,8 @@ class Dropped(Block[Any, Any]):
         """The engine where no random numbers come, as in a measurement on held-out text."""
         if p.rows.seeds_N is None:
             return engine
-        last = [last_matrix(each) for each in (weights, gradients) if each is not None]
-        return cast(Backend, DroppingOps(engine, last, p.rows.seeds_N, self.index, self.share))
+        last = [w.down if self.is_mlp else w.output for w in (weights, gradients) if w is not None]
+        return cast(Backend, DroppingOps(engine, self, last, p.rows.seeds_N))
 
     def forward(self, ops: Backend, weights: Any, saved: Any, p: BlockPass) -> None:
         self.block.forward(self.ops(ops, p, weights), weights, saved, p)
@@ -57,23 +58,18 @@ class Dropped(Block[Any, Any]):
         self.block.step(ops, weights, saved, out)
 
 
-def last_matrix(weights: Any) -> Array:
-    """That of a block's last product."""
-    return weights.down if hasattr(weights, "down") else weights.output
-
-
 class DroppingOps:
     """The ops of an engine, `plain`. Those that take the input of the last product drop of it in
-    its place; doing so again changes nothing."""
+    its place."""
 
     linear_swiglu_backward = Backend.linear_swiglu_backward
     linear_gelu_backward = Backend.linear_gelu_backward
     linear_bias_backward = Backend.linear_bias_backward
 
-    def __init__(self, engine: Backend, last: list[Array], seeds_N: Array, salt: int, share: float):
+    def __init__(self, engine: Backend, block: Dropped, last: list[Array], seeds_N: Array):
         """`last`: the matrix of the last product, and its gradient on the way back."""
-        self.plain, self.last = engine, last
-        self.how, self.factor = (seeds_N, salt, share), 1 / (1 - share)
+        self.plain, self.last, self.is_mlp = engine, last, block.is_mlp
+        self.how, self.factor = (seeds_N, block.index, block.share), 1 / (1 - block.share)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.plain, name)
@@ -109,7 +105,8 @@ class DroppingOps:
         self, dout_NO: Array, x_NI: Array, dweight_OI: Array, *, accumulate: bool, scale: float = 1
     ) -> None:
         if self.is_last(dweight_OI):
-            self.plain.dropout(x_NI, *self.how, x_NI)
+            if self.is_mlp:  # which has computed x again; attention's is still without its share
+                self.plain.dropout(x_NI, *self.how, x_NI)
             scale *= self.factor
         self.plain.linear_backward_weight(
             dout_NO, x_NI, dweight_OI, accumulate=accumulate, scale=scale
