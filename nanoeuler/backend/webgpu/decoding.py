@@ -32,14 +32,9 @@ class DecodingOps(ProductOps, FusingBackend):
         assert slots is not None
         keys, values = slots
         (B, T), H, G, E = step.starts_BT.shape, form.heads, form.kv_heads, form.head_size
-        packed, out, lse = (
-            self.kernels.take(purpose, shape)
-            for purpose, shape in (
-                ("packed", (B * T, form.columns)),
-                ("attended", (B * T, H * E)),
-                ("lse", (B, H, T)),
-            )
-        )
+        packed = self.kernels.take("packed", (B * T, form.columns))
+        out = self.kernels.take("attended", (B * T, H * E))
+        lse = self.kernels.take("lse", (B, H, T))
         self.normed_product(x, (weights.norm, form.epsilon), weights.query_key_value, packed)
         cosines, sines = step.rope_table
         arrays = {"x": packed, "cosines": cosines, "sines": sines, "offset": step.lengths_B}

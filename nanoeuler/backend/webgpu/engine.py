@@ -278,15 +278,14 @@ class WebGpuBackend(LogitOps, DecodingOps, OptimizerOps):
         others = attention_others(kernel, E, self.device.workgroup_bytes)
         in_quads = all(is_in_quads(each) for each in arrays.values() if each.ndim > 3)
         wide = others and T >= sizes.LEAST_WIDE_ATTENTION and in_quads
-        file, rows = "attention_wide", WIDE_ROWS
-        if not wide:
-            file, rows = "attention", min(attention_rows(E), 1 << (T - 1).bit_length())
         constants = {"HEAD_SIZE": E}
         if wide:
+            file, rows = "attention_wide", WIDE_ROWS
             across = FEW_ACROSS if others < MOST_OTHERS else MOST_ACROSS
             constants |= {"ACROSS": across, "OTHERS": others, "EACH": others // across}
             constants |= {"QUADS": E // 4, "COLUMNS": -(-E // (4 * across))}
         else:
+            file, rows = "attention", min(attention_rows(E), 1 << (T - 1).bit_length())
             constants |= {"ROWS": rows}
         if kernel == "row_stats":
             rows = STATS_ROWS if wide else 1

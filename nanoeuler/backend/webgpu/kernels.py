@@ -34,8 +34,6 @@ TIMED_SECONDS, MOST_REPEATS = 0.01, 20
 """Launches are timed for about so long, beside which a wait is short, or so often."""
 
 Grid = tuple[int, ...]
-
-
 Command = tuple[Any, ...]
 """A launch: pipeline, arrays, grid."""
 
@@ -352,16 +350,9 @@ class Kernels:
                 self.copy(spread[half], target[half])
             return
         words = target.itemsize // 4
+        count, arrays = target.size * words, {"source": spread, "copied": target}
         dimensions = merged(target.shape, target.strides, spread.strides, words)
-        self.launch_on(
-            "copy",
-            "copy",
-            target.size * words,
-            source=spread,
-            copied=target,
-            count=target.size * words,
-            **copy_arguments(dimensions),
-        )
+        self.launch_on("copy", "copy", count, count=count, **arrays, **copy_arguments(dimensions))
 
     def fill(self, target: DeviceArray, value: float) -> None:
         if target.size == 0:
@@ -375,15 +366,8 @@ class Kernels:
         words = target.itemsize // 4
         dimensions = merged(target.shape, target.strides, (0,) * target.ndim, words)
         bits = int(np.array(value, target.dtype if words == 1 else np.int32).view(np.uint32))
-        self.launch_on(
-            "copy",
-            "fill",
-            target.size * words,
-            copied=target,
-            value=bits,
-            count=target.size * words,
-            **copy_arguments(dimensions),
-        )
+        count, given = target.size * words, {"copied": target, "value": bits}
+        self.launch_on("copy", "fill", count, count=count, **given, **copy_arguments(dimensions))
 
 
 def nothing() -> None:

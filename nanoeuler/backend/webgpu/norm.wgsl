@@ -6,7 +6,7 @@
 // times 4 forward (x, delta, total, out), 3 to 5 backward.
 
 struct Arguments {
-    rows: u32, columns: u32, layer: u32, adds_delta: u32, adds_bias: u32,
+    rows: u32, columns: u32, layer: u32, adds_bias: u32,
     step_size: f32, epsilon: f32, add_to_dx: u32, writes_out: u32, out_is_dout: u32,
     x_at: u32, x_row: u32, delta_at: u32, delta_row: u32, step_bias_at: u32,
     total_at: u32, total_row: u32, weight_at: u32, bias_at: u32,
