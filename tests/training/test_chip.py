@@ -100,22 +100,19 @@ def test_without_it_another_processor_gives_others():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", ["rl"])
-def test_stages_as_real_processes(trainer, tuned, stage, monkeypatch):
-    trainer.config[stage] |= {"reproducible": "chip", "log_every": 1}
-    if stage in ("dpo", "rl"):
-        trainer.config[stage]["init_from"] = str(tuned)
+def test_a_stage_as_real_processes(trainer, tuned, monkeypatch):
+    """The last one, which takes the others' path."""
+    trainer.config["rl"] |= {"reproducible": "chip", "log_every": 1, "init_from": str(tuned)}
     found = []
     for environment in ({"OMP_NUM_THREADS": "1"}, OTHER | {"NUMBA_OPT": "1"}):
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        trainer.run(
-            stage, "--device", "cpu", cwd=ROOT
-        )  # a process of its own, that reads the environment
-        lines = (trainer.output / stage / "metrics.jsonl").read_text().splitlines()[1:]
+        # a process of its own, that reads the environment
+        trainer.run("rl", "--device", "cpu", cwd=ROOT)
+        lines = (trainer.output / "rl" / "metrics.jsonl").read_text().splitlines()[1:]
         numbers = [{key: json.loads(line).get(key) for key in NUMBERS} for line in lines]
-        found.append((trainer.weights(stage), numbers))
-        (trainer.output / stage).rename(trainer.output / f"{len(found)}")
+        found.append((trainer.weights("rl"), numbers))
+        (trainer.output / "rl").rename(trainer.output / f"{len(found)}")
     assert found[0] == found[1]
 
 
