@@ -36,6 +36,7 @@ from nanoeuler.storage.files import canonical_json, read_json, sha256_file, sha2
 from nanoeuler.storage.folders import atomic_folder, require_ours
 from nanoeuler.storage.spilled import spill_folder
 from nanoeuler.storage.temporary import sweep
+from nanoeuler.system.machine import check_threads
 
 SPLITS = ("train", "validation")
 NOTHING = Cleaning()
@@ -83,11 +84,6 @@ def assemble(
             # the manifest must not describe files that are being replaced
             (output / "manifest.json").unlink(missing_ok=True)
     return write_manifest(output, name, validation_share, cleaning, ignored, entries)
-
-
-def check_threads(threads: int) -> None:
-    if threads < 1:
-        raise UserError(f"--threads is {threads}: it must be at least 1")
 
 
 def write_manifest(

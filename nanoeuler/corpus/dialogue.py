@@ -213,21 +213,18 @@ def read_prompt(messages: Sequence[Any], name: str) -> tuple[list[Turn], str]:
     return turns, "\n\n".join(paragraphs)
 
 
-def read_conversation(messages: Any, name: str = "messages") -> list[Turn]:
+def read_conversation(messages: Any) -> list[Turn]:
     """Return all turns of a conversation up to the last reply that is to be learned."""
     if not isinstance(messages, Sequence) or isinstance(messages, str):
-        raise Unusable(f"{name} is not a list")
-    replies = [
-        number
-        for number, message in enumerate(messages)
-        if read_message(message, name)[0] == "assistant"
-    ]
+        raise Unusable("messages is not a list")
+    roles = [read_message(message, "messages")[0] for message in messages]
+    replies = [number for number, role in enumerate(roles) if role == "assistant"]
     learned = [number for number in replies if is_learned(messages[number])]
     if not learned:
-        raise Unusable(f"{name} has no reply" + (" but those of weight 0" if replies else ""))
+        raise Unusable("messages has no reply" + (" but those of weight 0" if replies else ""))
     last = learned[-1]
-    earlier, asked = read_prompt(messages[:last], name)
-    return [*earlier, {"instruction": asked, "output": read_message(messages[last], name)[1]}]
+    earlier, asked = read_prompt(messages[:last], "messages")
+    return [*earlier, {"instruction": asked, "output": read_message(messages[last], "messages")[1]}]
 
 
 def messages_before(record: Mapping[str, Any], following: Sequence[Any] = ()) -> list[Any]:

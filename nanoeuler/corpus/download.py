@@ -258,7 +258,7 @@ def fetch(source: SourceFile, partial: Path, pause: float, patience: Patience | 
     remote.validator, have = resumable(partial, remote.url)
     for _ in range(remote.patience.attempts):
         try:
-            append(remote, source, partial, have)
+            append(remote, partial, have)
             return remote.commit
         except UserError:
             if not partial.stat().st_size:
@@ -275,7 +275,7 @@ def fetch(source: SourceFile, partial: Path, pause: float, patience: Patience | 
     )
 
 
-def append(remote: RemoteFile, source: SourceFile, partial: Path, have: int) -> None:
+def append(remote: RemoteFile, partial: Path, have: int) -> None:
     """Write what `remote` sends from byte `have` on to `partial`."""
     tag = f"download {partial.name[1 : -len('.partial')]}"
     with (

@@ -22,7 +22,6 @@ import numpy as np
 
 from nanoeuler.corpus.assemble import (
     SPLITS,
-    check_threads,
     describe,
     finish,
     require_corpus,
@@ -44,6 +43,7 @@ from nanoeuler.storage.files import (
 )
 from nanoeuler.storage.folders import atomic_folder
 from nanoeuler.storage.spilled import map_file, spill_folder
+from nanoeuler.system.machine import check_threads
 
 
 def steps_of(corpus: Path) -> Path:

@@ -287,11 +287,11 @@ def seconds_of_training(minutes: float) -> float:
 def measure(
     model: ModelConfig,
     backend: "Backend",
-    optimizer: Mapping[str, Any] = MUON | {"dropout": DROPOUT},
+    settings: Mapping[str, Any] = MUON | {"dropout": DROPOUT},
 ) -> Speed:
-    """Time a few steps of a model on this machine, with Muon and dropout or another optimizer."""
+    """Time a few steps of a model on this machine, with these settings of pretraining."""
     batch = DEVICE_BATCH if backend.device else SMALLEST_BATCH
-    pretrain = {"tokens": batch, "batch_tokens": batch, "learning_rate": 0.0, **optimizer}
+    pretrain = {"tokens": batch, "batch_tokens": batch, "learning_rate": 0.0, **settings}
     plan = planning.Plan(parameter_count(model), backend.name)
     plan.stages = {"pretrain": planning.StageCost(batch, 1.0, steps=1)}
     config = {"model": model.to_dict(), "pretrain": pretrain}

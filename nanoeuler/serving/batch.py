@@ -201,10 +201,10 @@ class Batch:
             job.cancelled = True
             job.deliver(Piece(-1, [], [], kind))
 
-    def fail_all(self, kind: str) -> None:
+    def fail_all(self) -> None:
         """Fail every job, so that the next ones start afresh."""
         for job in {*self.waiting, *(row.job for row in self.rows)}:
-            self.fail(job, kind)
+            self.fail(job, "server_error")
         self.waiting.clear()
         self.decoder.clear()
         self.forget_prompts()

@@ -84,10 +84,10 @@ class Engine:
             batch.step(time.monotonic())
         except UserError as error:
             log.line("error", str(error))
-            batch.fail_all("server_error")
+            batch.fail_all()
         except Exception:
             log.line("error", traceback.format_exc())
-            batch.fail_all("server_error")
+            batch.fail_all()
 
     def send(self) -> None:
         """Send ends of replies, and when it is time all that was written."""

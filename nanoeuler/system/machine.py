@@ -5,6 +5,8 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from nanoeuler.errors import UserError
+
 
 def usable_cores(root: Path = Path("/")) -> int:
     """Return the cores that this process may keep busy, fewer than it sees under a quota."""
@@ -60,6 +62,11 @@ def threads_allowed(root: Path = Path("/")) -> int:
     """Return `usable_cores()`, or fewer if the usual variables, which a workflow sets, say so."""
     asked = map(threads_asked, ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"))
     return min([usable_cores(root), *filter(None, asked)])
+
+
+def check_threads(threads: int) -> None:
+    if threads < 1:
+        raise UserError(f"--threads is {threads}: it must be at least 1")
 
 
 def threads_asked(variable: str) -> int:

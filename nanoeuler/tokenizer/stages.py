@@ -12,6 +12,7 @@ from nanoeuler.errors import UserError
 from nanoeuler.storage.files import link_or_copy
 from nanoeuler.storage.folders import atomic_folder, require_ours
 from nanoeuler.storage.integrity import HashedReading, write_note
+from nanoeuler.system.machine import check_threads
 from nanoeuler.tokenizer import gpt2_files
 from nanoeuler.tokenizer.bpe import learn
 from nanoeuler.tokenizer.corpus_text import Chunk, Corpus, chunks, map_in_order, sample
@@ -235,8 +236,3 @@ def import_gpt2(folder: Path, output: Path) -> Tokenizer:
         output=output,
     )
     return tokenizer
-
-
-def check_threads(threads: int) -> None:
-    if threads < 1:
-        raise UserError(f"--threads is {threads}: it must be at least 1")

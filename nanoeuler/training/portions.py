@@ -111,9 +111,9 @@ class Lanes(Portions):
         self.lane_losses[: self.ours.start] = self.lane_losses[self.ours.stop :] = 0
         self.cell_squares[...] = 0
         ours = [n for n, cell in enumerate(self.cells) if part.start <= cell.start < part.stop]
-        found = self.cell_squares[ours[0] : ours[-1] + 1]
-        cells = self.cells[ours[0] : ours[-1] + 1]
-        self.backend.squares_of_cells(self.own[0].gradients, cells, found)
+        mine = slice(ours[0], ours[-1] + 1)
+        arrays = self.own[0].gradients, self.cells[mine], self.cell_squares[mine]
+        self.backend.squares_of_cells(*arrays)
         self.group.sum(self.lane_losses.reshape(-1), self.cell_squares)
         self.losses_2[...] = 0
         self.backend.runtime.sum_into(self.losses_2, list(self.lane_losses))

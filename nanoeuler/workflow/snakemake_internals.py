@@ -158,9 +158,9 @@ def keep_logs() -> None:
     Job.remove_existing_output, logging.show_logs = remove_existing_output, show_logs
 
 
-def is_incomplete(path: str, folder: Path = FOLDER) -> bool:
+def is_incomplete(path: str) -> bool:
     """Whether a Snakemake that was killed, or is at work, has not finished the output `path`."""
-    return (folder / "incomplete" / base64.urlsafe_b64encode(path.encode()).decode()).exists()
+    return (FOLDER / "incomplete" / base64.urlsafe_b64encode(path.encode()).decode()).exists()
 
 
 def once_whole(paths: Mapping[str, str]) -> dict[str, Callable[[Any], Any]]:

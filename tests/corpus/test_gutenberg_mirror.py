@@ -16,7 +16,7 @@ from tests.servers import BLOCK_PAGE, Fault, lay_out_books
 QUICK = Patience(attempts=3, first_pause=0.01, silence=5.0)
 
 
-def make_book(number: int, lines: int = 200, newline: str = "\r\n") -> bytes:
+def make_book(number: int) -> bytes:
     text = [
         f"The Project Gutenberg eBook of Book {number}",
         "",
@@ -25,13 +25,13 @@ def make_book(number: int, lines: int = 200, newline: str = "\r\n") -> bytes:
         "",
         f"*** START OF THE PROJECT GUTENBERG EBOOK BOOK {number} ***",
         "",
-        *(f"This is line {line} of the book, and it says nothing else." for line in range(lines)),
+        *(f"This is line {line} of the book, and it says nothing else." for line in range(200)),
         "",
         f"*** END OF THE PROJECT GUTENBERG EBOOK BOOK {number} ***",
         "",
         "Updated editions will replace the previous one.",
     ]
-    return newline.join(text).encode()
+    return "\r\n".join(text).encode()
 
 
 @pytest.fixture

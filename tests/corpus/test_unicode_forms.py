@@ -115,11 +115,11 @@ def test_texts_are_compared_without_regard_to_their_form(one, other):
     assert comparable(b"as it is") == b"as it is"
 
 
-def listing(operators: list[str], names: str = "abcdefgh") -> str:
+def listing(operators: list[str]) -> str:
     lines = [
         f"    {one} = {two} {operator} {three}"
         for operator, (one, two, three) in zip(
-            operators, itertools.permutations(names, 3), strict=False
+            operators, itertools.permutations("abcdefgh", 3), strict=False
         )
     ]
     return "def run(a, b, c, d, e, f, g, h):\n" + "\n".join(lines) + "\n    return a\n"

@@ -19,9 +19,7 @@ EVERYTHING = Filters(min_score=0, min_language_score=0.0, min_characters=1)
 SIGNED = "/signed/datasets/web/pages/000.parquet"
 
 
-def make_parquet(
-    path: Path, rows: int = 6_144, select: str | None = None, group: int = 2_048
-) -> Path:
+def make_parquet(path: Path, rows: int = 6_144, select: str | None = None) -> Path:
     """Write pages like FineWeb-Edu's: hardly compressible text of 100 to 1,400 characters.
 
     Every tenth is German, every seventh has score 2, and row 50 is row 3 again.
@@ -41,8 +39,7 @@ def make_parquet(
     )
     with duckdb.connect(config={"threads": 1}) as connection:
         connection.execute(
-            f"copy ({select}) to '{path}' (format parquet, compression zstd, "
-            f"row_group_size {group})"
+            f"copy ({select}) to '{path}' (format parquet, compression zstd, row_group_size 2048)"
         )
     return path
 

@@ -61,9 +61,9 @@ def base_folder(tmp_path_factory, tokenizer_path):
     return folder
 
 
-def wide_parameters(config: ModelConfig, seed: int = 1) -> np.ndarray:
+def wide_parameters(config: ModelConfig) -> np.ndarray:
     """Fresh parameters, matrices ten times as wide as at the start of training."""
-    parameters = initial_parameters(config, seed)
+    parameters = initial_parameters(config, 1)
     parameters[parameters != 1] *= 10
     return parameters
 

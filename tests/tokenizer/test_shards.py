@@ -21,7 +21,7 @@ from nanoeuler.tokenizer.shards import (
 )
 
 
-def write_store(folder: Path, tokenizer: Tokenizer, shard_tokens: int = 10) -> Path:
+def write_store(folder: Path, tokenizer: Tokenizer) -> Path:
     """Write two sources of 25 and 10 tokens in train, and one in validation; ids count up."""
     folder.mkdir()
     dtype = token_dtype(tokenizer.vocab_size)
@@ -32,7 +32,7 @@ def write_store(folder: Path, tokenizer: Tokenizer, shard_tokens: int = 10) -> P
         ("validation", "gutenberg", 3),
         ("validation", "fineweb", 0),
     ):
-        writer = ShardWriter(folder, f"{split}-{source}", dtype, shard_tokens)
+        writer = ShardWriter(folder, f"{split}-{source}", dtype, shard_tokens=10)
         ids = np.arange(count, dtype=np.int32)
         for part in (ids[:4], ids[4:5], ids[5:]):
             writer.write(part)

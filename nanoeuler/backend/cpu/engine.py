@@ -231,13 +231,13 @@ class CpuBackend(ReferenceBackend, FusingBackend):
             self.share_product(N, tile, N, kernel, *arguments)
             kept = ONE
 
-    # ---- biases
-
     def dropout(self, x_NI: Array, seeds_N: Array, salt: int, share: float, out_NI: Array) -> None:
         if out_NI is not x_NI:
             out_NI[...] = x_NI
         arguments = out_NI, seeds_N, np.uint32(salt), threshold(share)
         self.share_rows(out_NI, elementwise.dropout, *arguments)
+
+    # ---- biases
 
     def add_bias(self, out_NO: Array, bias_O: Array) -> None:
         self.share_rows(out_NO, elementwise.add_bias, out_NO, bias_O)
