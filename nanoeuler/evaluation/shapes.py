@@ -3,11 +3,14 @@
 A shape has the keys that the report uses.
 """
 
-from typing import NotRequired
+from typing import Annotated, NotRequired
 
+from annotated_types import Interval
 from typing_extensions import TypedDict
 
-from nanoeuler.storage.shape import Amount, Count, Measured, Number, Pair
+from nanoeuler.storage.shape import LARGEST_COUNT, Amount, Count, Measured, Number, Pair
+
+Positive = Annotated[int, Interval(ge=1, le=LARGEST_COUNT)]
 
 
 class Provenance(TypedDict, total=False):
@@ -29,10 +32,18 @@ class Settings(TypedDict):
     learning_rate: NotRequired[Number | None]
 
 
+class Check(TypedDict, total=False):
+    engine: str
+
+
 class Header(TypedDict, total=False):
     stage: str
     config: dict[str, Settings]
     parameters: Count | None
+    total_steps: Count
+    micro_batch_rows: Positive
+    ranks: Positive
+    check: Check
     fingerprint: str | None
     provenance: Provenance | None
     bigram_bits_per_byte: dict[str, Measured]

@@ -5,11 +5,10 @@ every weight and row before it. So equal numbers show that this data, these sett
 made the run, up to the model whose hash is published with it.
 """
 
-import itertools
 import math
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +47,10 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 COMPARED = "loss", "loss_all_heads", "gradient_norm"
+WRITTEN = {"loss", "validation"}
+"""Keys of the lines of metrics.jsonl with numbers that are compared."""
+NEEDED = {"fingerprint", "total_steps", "ranks", "micro_batch_rows"}
+"""Keys of its first line."""
 
 
 @dataclass
@@ -79,10 +82,34 @@ class Made:
     def folder(self) -> Path:
         return self.run / self.stage.name
 
+    def require_numbers(self, first: int, last: int | None) -> int:
+        """The last step to train again. Raises `UserError` where the run has no such steps, or has
+        written no number of them, since nothing would be compared."""
+        total, asked = max(self.lines), f"--steps {first}:{'' if last is None else last}"
+        end = total if last is None else last
+        if not first < end <= total:
+            raise UserError(
+                f"{asked}: {self.folder} has the steps 1 to {total}; give a first and a last of "
+                f"them, such as 0:{min(20, total)}"
+            )
+        measured = [
+            step
+            for step, lines in self.lines.items()
+            if any(WRITTEN & line.keys() for line in lines)
+        ]
+        if not any(first < step <= end for step in measured):
+            later = min((step for step in measured if step > end), default=total)
+            raise UserError(
+                f"{asked}: {self.folder} wrote no number of these steps, which could be compared; "
+                f"take more of them, such as {first}:{later}"
+            )
+        return end
+
     def job(self, output: Path, backend: "Backend", group: "Group") -> Job:
         """The stage, to be trained again. Raises `UserError` where it would be another."""
         paths = Paths(self.config)
         settings = self.stage.settings.read(self.config[self.stage.section])
+        settings = replace(settings, micro_batch_rows="auto")  # those of the run: see `begin`
         parent = paths.parent(self.stage).get("parent") or settings.init_from
         data, *others = paths.material(self.stage).items()
         inputs = Inputs(
@@ -99,6 +126,12 @@ class Made:
             raise UserError(
                 f"{self.folder}: was trained with other data, settings, seed or parent than are "
                 "here now (its fingerprint is another); bring back what it was made of"
+            )
+        steps, before = job.schedule.total_steps, self.header["total_steps"]
+        if steps != before:  # of a WSD schedule, whose length the fingerprint leaves out
+            raise UserError(
+                f"{self.folder}: was trained for {before:,} steps, and its configuration now asks "
+                f"for {steps:,}; bring back what it was made of"
             )
         if not job.lanes and self.header["ranks"] != group.size:
             count = self.header["ranks"]
@@ -118,13 +151,13 @@ def made(run: Path, name: str | None) -> Made:
     if name is not None and name not in stages:
         raise UserError(f"{run}: has no stage {brief(name)}; it has {', '.join(stages)}")
     stage = stages[name] if name else next(iter(stages.values()))
-    header, *entries = read_metrics(run / stage.name / "metrics.jsonl") or [{}]
-    if "fingerprint" not in header:
-        raise UserError(f"{run / stage.name}: has not begun to train; run it first")
-    by_step = {
-        step: list(group)
-        for step, group in itertools.groupby(entries, key=lambda line: line["step"])
-    }
+    header, *entries = [*read_metrics(run / stage.name / "metrics.jsonl")] or [{}]
+    by_step: dict[int, list[Json]] = {}
+    for line in entries:
+        if "step" in line:
+            by_step.setdefault(line["step"], []).append(line)
+    if not (by_step and header.keys() >= NEEDED):
+        raise UserError(f"{run / stage.name}: metrics.jsonl tells of no training; run it first")
     config = {**config, "run": run.name, "results_dir": str(run.parent)}
     return Made(run, config, stage, header, by_step)
 
@@ -137,6 +170,7 @@ def verify(
 
     Begins with the newest checkpoint up to `first`, or with the seed where there is none.
     """
+    end = stage.require_numbers(first, last)
     with tempfile.TemporaryDirectory() as output:
         job = stage.job(Path(output), backend, group)
         checkpoints = Checkpoints(stage.folder / "checkpoints")
@@ -147,13 +181,6 @@ def verify(
             return None
         group.admit()
         job.prepare()
-        total = max(stage.lines, default=0)
-        end = total if last is None else last
-        if not first < end <= total:
-            raise UserError(
-                f"--steps {first}:{'' if last is None else last}: {stage.folder} has the steps 1 "
-                f"to {total}; give a first and a last of them, such as 0:{min(20, total)}"
-            )
         return Verifier(stage, job, worker, checkpoints).compare(first, end)
 
 
@@ -164,7 +191,8 @@ class Verifier:
         self.stage, self.job, self.worker, self.checkpoints = stage, job, worker, checkpoints
         self.skipped = Skipped(stage.header.get("skipped", []))
         self.model_step: int | None = None
-        if (model := stage.folder / "model" / CONFIG).is_file():
+        finished = any("finished" in line for line in stage.lines[max(stage.lines)])
+        if finished and (model := stage.folder / "model" / CONFIG).is_file():  # else an earlier one
             self.model_step = read_description(model.parent)[1]["info"]["step"]
 
     def compare(self, first: int, last: int) -> Verified:
@@ -191,8 +219,8 @@ class Verifier:
     def begin(self, first: int) -> int:
         """Have the state of a step up to `first`; returns that step."""
         newest = self.checkpoints.newest() or {"algorithms": {}}
-        rows = {"micro_batch_rows": self.stage.header["micro_batch_rows"]}
-        self.worker.resume(newest | rows)
+        rows = min(self.stage.header["micro_batch_rows"], self.job.rows_per_rank)
+        self.worker.resume(newest | {"micro_batch_rows": rows})
         saved = self.checkpoints.newest(first) if first else None
         if saved is None or saved["fingerprint"] != self.job.fingerprint:
             self.worker.begin()
@@ -213,7 +241,7 @@ class Verifier:
             if "loss" in line:
                 values = result.first_head_loss, result.loss, result.gradient_norm
                 for name, value in zip(COMPARED, values, strict=True):
-                    yield name, line[name], value
+                    yield name, line.get(name), value
             elif "validation" in line:
                 measured = worker.validate()
                 for name, value in line["validation"].items():
@@ -264,8 +292,8 @@ def same_bits(before: np.ndarray, now: np.ndarray) -> bool:
 
 def same(before: Any, now: Any) -> bool:
     """To the bit, where JSON writes every NaN alike."""
-    return before == now or (
-        isinstance(before, float) and isinstance(now, float) and math.isnan(before + now)
+    return before == now or all(
+        isinstance(each, float) and math.isnan(each) for each in (before, now)
     )
 
 
@@ -276,6 +304,10 @@ def elsewhere(header: Mapping[str, Any], job: Job) -> list[str]:
         kinds += ["cpu", "device"]
     before, now = header.get("provenance") or {}, provenance.collect(job.backend.device_name)
     own = [
-        {key: each.get(key) for key in kinds} | each.get("packages", {}) for each in (before, now)
+        {key: each.get(key) for key in kinds} | (each.get("packages") or {})
+        for each in (before, now)
     ]
+    engines = (header.get("check") or {}).get("engine"), job.backend.name
+    for each, engine in zip(own, engines, strict=True):
+        each["engine"] = engine
     return changes(*own)

@@ -1,6 +1,7 @@
 """`nanoeuler verify` trains parts of a tiny run again."""
 
 import json
+import math
 import shutil
 from pathlib import Path
 
@@ -37,20 +38,23 @@ def test_every_stage_gives_its_numbers_and_its_model_again(run, capsys, stage):
     assert {path: path.stat().st_mtime_ns for path in Path(run.paths.results).rglob("*")} == before
 
 
-def test_a_number_that_was_made_up_is_told_with_its_step(copied, capsys):
+@pytest.mark.parametrize("factor", [1 - 1e-15, math.nan])
+def test_a_number_that_was_made_up_is_told_with_its_step(copied, capsys, factor):
     metrics = copied / "pretrain/metrics.jsonl"
-    lines = metrics.read_text().splitlines()
+    header, *lines = metrics.read_text().splitlines()
+    header = json.dumps(json.loads(header) | {"check": {"engine": "cuda"}})
     number, line = next(
         (number, json.loads(line)) for number, line in enumerate(lines) if '"loss"' in line
     )
-    better = line["loss"] * (1 - 1e-15)
+    better = line["loss"] * factor
     lines[number] = json.dumps(line | {"loss": better})
-    metrics.write_text("\n".join(lines) + "\n")
+    metrics.write_text("\n".join([header, *lines]) + "\n")
     status, found = verify(capsys, copied, "--steps", f"0:{line['step']}")
     assert status == 1
     assert found["differs"] == (
         f"step {line['step']}: loss {line['loss']!r}, in the run {better!r}"
     )
+    assert found["elsewhere"] == ["engine cuda → reference"]
 
 
 def test_a_part_begins_with_the_checkpoint_before_it(run, capsys):
@@ -69,6 +73,13 @@ def test_a_part_begins_with_the_checkpoint_before_it(run, capsys):
     assert found["model"]
 
 
+def test_rows_are_computed_as_the_run_did_and_not_as_its_configuration_now_says(copied, capsys):
+    config = configuration_in(copied)
+    config["pretrain"] |= {"micro_batch_rows": 1}
+    write_resolved(copied / "configuration.json", config)
+    assert verify(capsys, copied)[0] == 0
+
+
 def test_other_weights_than_those_that_were_trained_are_told(copied, capsys):
     weights = copied / "sft/model/model.safetensors"
     content = bytearray(weights.read_bytes())
@@ -80,6 +91,12 @@ def test_other_weights_than_those_that_were_trained_are_told(copied, capsys):
     assert status == 1
     assert found["model"] is None
     assert found["differs"].endswith(f"other weights than {weights}")
+    metrics = copied / "sft/metrics.jsonl"
+    *lines, finished = metrics.read_text().splitlines()
+    assert "finished" in json.loads(finished)
+    metrics.write_text("\n".join(lines) + "\n")  # so the model is of an earlier training
+    status, found = verify(capsys, copied, "sft", "--steps", "0:")
+    assert (status, found["model"]) == (0, None)
 
 
 @pytest.mark.parametrize(
@@ -91,6 +108,7 @@ def test_other_weights_than_those_that_were_trained_are_told(copied, capsys):
         (["copied", "--steps", "20"], "--steps '20': give two steps, such as 100:120, or 0:"),
         (["copied", "--steps", "70:80"], "has the steps 1 to 75; give a first and a last of them"),
         (["copied", "--steps", "20:20"], "--steps 20:20: "),
+        (["copied", "--steps", "0:9"], "wrote no number of these steps, which could be compared; "),
     ],
 )
 def test_a_mistake_is_one_sentence(copied, capsys, monkeypatch, words, sentence):
@@ -105,6 +123,8 @@ def test_a_mistake_is_one_sentence(copied, capsys, monkeypatch, words, sentence)
     [
         ({"fingerprint": "0" * 64}, "with other data, settings, seed or parent than are here now"),
         ({"ranks": 2}, "was trained by 2 ranks, whose sums have an order of their own; give"),
+        ({"total_steps": 9}, "was trained for 9 steps, and its configuration now asks for"),
+        ({"micro_batch_rows": 0}, "line 1: not what its stage wrote ('micro_batch_rows' cannot be"),
     ],
 )
 def test_what_cannot_give_the_same_is_refused(copied, capsys, change, sentence):
@@ -113,6 +133,14 @@ def test_what_cannot_give_the_same_is_refused(copied, capsys, change, sentence):
     metrics.write_text("\n".join([json.dumps(json.loads(header) | change), *lines]) + "\n")
     assert main(["verify", str(copied), "dpo", "--device", "reference"]) == 1
     assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_a_stage_that_has_written_nothing_is_told(copied, capsys, kept):
+    metrics = copied / "pretrain/metrics.jsonl"
+    metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:kept]))
+    assert main(["verify", str(copied), "--device", "reference"]) == 1
+    assert "metrics.jsonl tells of no training; run it first" in capsys.readouterr().err
 
 
 def trained_with_adapters(copied: Path) -> Path:
