@@ -246,7 +246,8 @@ def decode(raw: bytes) -> Decoded:
     text, encoding, unreadable = read_bytes(raw)
     if (mended := undo_double_encoding(text)) is not None:
         text, encoding = mended, "utf-8 twice"
-    text = re.sub(r"(?<!\r)\r++\n", "\n", text).replace("\r", "\n")
+    if "\r" in text:
+        text = re.sub(r"(?<!\r)\r++\n", "\n", text).replace("\r", "\n")
     return Decoded(CONTROL.sub(mend_control, text), encoding, unreadable)
 
 

@@ -123,6 +123,12 @@ FINIS = re.compile(r"\s*+\*++\s*+FINIS\s*+\*++\s*+", re.IGNORECASE)
 
 
 ENDS = (END, END_LINE)
+WORDS = {
+    **dict.fromkeys((START, END, END_LINE), "project gutenberg"),
+    SMALL_PRINT_END: "the small print!",
+    LICENCE_START: "full license",
+}
+"""What a line of each kind says. Few texts do, and words are found far faster than such lines."""
 
 
 class Cut(NamedTuple):
@@ -174,12 +180,16 @@ def find_marks(text: str) -> list[Mark]:
 
     Two that end a book, with nothing between them, are one.
     """
-    fences = [match.start() for match in FENCE.finditer(text)]
-    found = [
-        (*match.span(), kind)
-        for kind in (START, SMALL_PRINT_END, END, END_LINE, LICENCE_START)
+    lowered = text.lower()
+    matches = [
+        (match, kind)
+        for kind, words in WORDS.items()
+        if words in lowered
         for match in kind.finditer(text)
-        if bisect(fences, match.start()) % 2 == 0
+    ]
+    fences = [match.start() for match in FENCE.finditer(text)] if matches else []
+    found = [
+        (*match.span(), kind) for match, kind in matches if bisect(fences, match.start()) % 2 == 0
     ]
     marks: list[Mark] = []
     for start, end, kind in sorted(found, key=lambda span: span[:2]):
