@@ -204,33 +204,20 @@ def data(tmp_path_factory) -> Path:
     ]
     for stage in stages:
         subprocess.run(nanoeuler(*stage), check=True, env=environment())
-    records = {
-        split: [
-            {"instruction": f"Say {noun}.", "input": "", "output": noun}
-            for noun in random.choice(NOUNS, count).tolist()
-        ]
-        for split, count in (("train", 60), ("validation", 8))
-    }
-    described = {"version": 1, "name": "words", "licence": "none"}
-    write_splits(folder / "instructions", records, described, "records")
-    pairs = {
-        split: [
-            {"instruction": f"Say {noun}.", "input": "", "chosen": f"{noun}!", "rejected": noun}
-            for noun in random.choice(NOUNS, count).tolist()
-        ]
-        for split, count in (("train", 24), ("validation", 8))
-    }
-    described = {"version": 1, "name": "loud", "licence": "none"}
-    write_splits(folder / "preferences", pairs, described, "pairs")
-    problems = {
-        split: [
-            {"instruction": f"Say {noun}.", "input": "", "answer": noun}
-            for noun in random.choice(NOUNS, count).tolist()
-        ]
-        for split, count in (("train", 24), ("validation", 8))
-    }
-    described = {"version": 1, "name": "spoken", "licence": "none"}
-    write_splits(folder / "problems", problems, described, "records")
+    for kind, name, unit, count, reply in (
+        ("instructions", "words", "records", 60, lambda noun: {"output": noun}),
+        ("preferences", "loud", "pairs", 24, lambda noun: {"chosen": f"{noun}!", "rejected": noun}),
+        ("problems", "spoken", "records", 24, lambda noun: {"answer": noun}),
+    ):
+        splits = {
+            split: [
+                {"instruction": f"Say {noun}.", "input": "", **reply(noun)}
+                for noun in random.choice(NOUNS, size).tolist()
+            ]
+            for split, size in (("train", count), ("validation", 8))
+        }
+        described = {"version": 1, "name": name, "licence": "none"}
+        write_splits(folder / kind, splits, described, unit)
     return folder
 
 
