@@ -112,7 +112,7 @@ class AdaptedOps:
     def inner_gradients(
         self, dout_NO: Array, weight: AdaptedMatrix
     ) -> Iterator[tuple[Array, Array, Array]]:
-        """Of each adapter: its columns of `dout`, the gradient of x Aᵀ but for its scale, and A."""
+        """For each adapter: its columns of `dout`, the unscaled gradient of x Aᵀ, and A."""
         for rows, down_RI, up_RO in weight.adapters:
             dinner_NR = self.scratch.dinner_NR[: len(dout_NO)]
             self.plain.linear(dout_NO[:, rows], up_RO, dinner_NR)

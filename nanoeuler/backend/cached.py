@@ -14,7 +14,7 @@ WORD = 4
 
 
 def row_bytes(size: int) -> int:
-    """Of a row of `size` numbers."""
+    """Bytes of a row of `size` numbers: its codes and their scale."""
     return -(-size // WORD) * WORD + WORD
 
 

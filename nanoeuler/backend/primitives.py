@@ -180,7 +180,7 @@ class Primitives(ABC):
 
     @abstractmethod
     def zeros(self, shape: tuple[int, ...], dtype: Any = None) -> Array:
-        """The same, zero."""
+        """An array of zeros, like `empty`."""
 
     @abstractmethod
     def from_host(self, array: np.ndarray, dtype: Any = None) -> Array:

@@ -29,14 +29,14 @@ class DocumentOrigin(NamedTuple):
 
     source: str
     number: int
-    """Of all documents of the source that were read, from 0."""
+    """Its index among all documents of the source that were read, from 0."""
     title: str = ""
     author: str = ""
     address: str = ""
     """A URL, or the file that it was read from."""
     licence: str = ""
     part: int | None = None
-    """Of a file with several documents, which one of them it is, from 0."""
+    """Its index within a file of several documents, from 0."""
 
 
 class Origins:

@@ -224,7 +224,7 @@ class Decoder(Generic[AnyRow]):
         return bits_BV[:, : len(self.allowed_V)].view(np.bool_)
 
     def masks(self, rows: Sequence[Row]) -> np.ndarray:
-        """The same as bits, see `token_masks`."""
+        """The tokens that each row may sample next, as bits: see `token_masks`."""
         forms = [None if row.left else row.form for row in rows]
         return token_masks(forms, [row.ids for row in rows], self.allowed_V)
 
@@ -461,7 +461,7 @@ class DeviceDecoder(Decoder[AnyRow]):
             row.take([token])
 
     def take_drafts(self, rows: Sequence[Row]) -> list[Taken]:
-        """The same with the drafts that were right."""
+        """Let each row take the token of the oldest step and its drafts that were right."""
         passes = []
         for number, sampled in enumerate(self.sampler.ring.take().tolist()):
             row, ids = rows[number], [token for token in sampled if token != NOT_KEPT]

@@ -119,7 +119,7 @@ class Speculation(ABC):
 
     @staticmethod
     def of(model: Transformer) -> "Speculation":
-        """As its engine takes drafts."""
+        """Speculation on the device or on the host, whichever the model's engine supports."""
         engine = model.backend
         kind = DeviceSpeculation if isinstance(engine, ChoosingBackend) else HostSpeculation
         return kind(model.config.mtp_heads, engine.draft_cost, engine.drafted_tokens - 1)

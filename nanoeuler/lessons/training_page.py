@@ -35,7 +35,7 @@ def shape(dim: int, layers: int, context: int) -> ModelConfig:
 SIZES = [(shape(32, 1, 128), 8), (shape(64, 2, 128), 8), (shape(128, 5, 128), 16)]
 """Models, the last of the demo's size, and rows of a step."""
 SEED, PEOPLE, BOATS, PARAGRAPHS = 1, 60, 20, 240
-"""Of the text that stands in the page at first, some 47 kB."""
+"""Seed and size of the text that stands in the page at first, some 47 kB."""
 
 
 def training_page(sizes: list[tuple[ModelConfig, int]] = SIZES) -> str:

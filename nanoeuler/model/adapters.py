@@ -27,7 +27,7 @@ from nanoeuler.storage.folders import atomic_folder
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
-"""Of the names in PEFT's files."""
+"""Prefix of the names in PEFT's files."""
 DOWN, UP = ".lora_A.weight", ".lora_B.weight"
 
 

@@ -242,7 +242,7 @@ def read_description(folder: Path) -> tuple[ModelConfig, dict[str, Any]]:
 
 
 def read_unsealed(folder: Path) -> tuple[ModelConfig, dict[str, Any]]:
-    """The same, whoever wrote or changed it."""
+    """`read_description` without a check of the seal."""
     if not folder.is_dir():
         raise UserError(
             f"{folder}: {'a file' if folder.exists() else 'no such folder'}; give the model folder "

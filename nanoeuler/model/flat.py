@@ -48,7 +48,7 @@ class FlatBuffer:
 
     @staticmethod
     def trained_elements(config: ModelConfig) -> int:
-        """The same of the tensors that are trained."""
+        """Length of a flat buffer of the tensors that are trained."""
         return storage_elements(trained_table(config))
 
     def storage(self, name: str) -> Array:
@@ -125,8 +125,8 @@ def initial_parameters(
 
 
 def apart(config: ModelConfig, parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of a flat buffer of all parameters that of the model without adapters, empty where it has
-    none, and that of what is trained."""
+    """Split a flat buffer of all parameters into the frozen model, empty where there are no
+    adapters, and what is trained."""
     part = trained_part(config)
     return parameters[: part.start], parameters[part]
 

@@ -94,7 +94,7 @@ class QuantizedBuffer:
 
     @property
     def bytes(self) -> int:
-        """Of all arrays."""
+        """Bytes of all arrays."""
         return sum(
             whole.codes.nbytes + whole.scales.nbytes
             if isinstance(whole, Quantized)

@@ -12,7 +12,7 @@ from typing import Any
 from nanoeuler.errors import UserError, brief
 
 LARGEST = 2**24
-"""Of all numbers here; it is the longest context, too."""
+"""Largest value of any number here, and the longest context."""
 
 
 @dataclass(frozen=True, kw_only=True)

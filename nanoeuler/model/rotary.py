@@ -38,8 +38,8 @@ class RotaryTables:
     def __init__(self, config: ModelConfig, ops: Backend):
         self.config, self.ops = config, ops
         self.made: list[tuple[RopeTable, RopeTable]] = []
-        """Of layers that see the whole document, and of those with a sliding window. The longest
-        are last. Programs that were recorded read the shorter ones."""
+        """Tables of layers that see the whole document, and of those with a sliding window. The
+        longest are last; programs that were recorded read the shorter ones."""
         self.need(min(config.context, FIRST_POSITIONS))
 
     @property

@@ -143,7 +143,8 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def connections_allowed() -> int:
-    """As many as files may be open, and no more than a thousand."""
+    """Most connections: a thousand, or fewer where the limit of open files, which this raises as
+    far as it may, is too low."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = Connection.most + SPARE_FILES
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -123,7 +123,7 @@ def read(path: str | Path) -> Vocabulary:
 
 
 def read_unchecked(path: Path) -> Vocabulary:
-    """The same, whoever wrote or changed it."""
+    """`read` without a check of the hash."""
     return Reader(path).vocabulary(read_json(path))
 
 

@@ -65,7 +65,7 @@ class LeftOut:
 
     @property
     def folder(self) -> Path:
-        """Of the run that trains without them."""
+        """Folder of the run that trains without them."""
         names = "-".join(slug(Path(each.address).stem or each.title) for each in self.documents)
         return self.run.with_name(f"{self.run.name}-without-{names}")
 

@@ -246,7 +246,7 @@ class Saver:
         self.thread = ThreadPoolExecutor(1)
         self.writing: Future[None] | None = None
         self.step: int | None = None
-        """Of the checkpoint that was handed over last, or from which training resumed."""
+        """Step of the checkpoint that was handed over last, or from which training resumed."""
         self.handed_over = time.monotonic()
 
     def due(self, share: float = 1.0) -> bool:

@@ -51,7 +51,7 @@ class Parent:
         return self.at_start(model, seed)
 
     def at_start(self, model: ModelConfig, seed: int) -> np.ndarray:
-        """The same, to be read before training begins."""
+        """The values that `start` gives, to be read before training begins."""
         if model.lora is None:
             assert isinstance(self.weights, np.ndarray)
             return self.weights

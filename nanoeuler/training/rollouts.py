@@ -100,9 +100,9 @@ class Replies:
 
     tokens: list[list[int]] = field(default_factory=list)
     logprobs: list[list[float]] = field(default_factory=list)
-    """Of each token that was sampled, by the logits that it was sampled from."""
+    """Log-probability of each sampled token under the logits that it was sampled from."""
     ended: list[bool] = field(default_factory=list)
-    """By `</s>`; False: cut off at the limit."""
+    """True: ended by `</s>`; False: cut off at the limit."""
     rewards: list[float] = field(default_factory=list)
 
     def add(self, other: "Replies") -> None:

@@ -63,7 +63,7 @@ GROUPED = {
     "tokenize_group": Law(gigabyte=13, job=1, reads=1),
     "tokenize": Law(job=1),
 }
-"""The same where groups share the work."""
+"""The laws where groups share the work."""
 MEASURED_CORES = 6
 """The most cores on which a job has been measured: more are taken to bring nothing."""
 JOBS, LOGIN_CORES = 50, 4

@@ -11,7 +11,7 @@ import numpy as np
 
 from nanoeuler.system.compiling import compiled
 
-# those of system/arithmetic.py: machine code is kept until a source of this folder changes
+# as in system/arithmetic.py, but not from there: kept machine code would outlive a change of it
 LOG2_E = 1 / math.log(2)
 LN2_HIGH, LN2_LOW = 0.6931471803691238, 1.9082149292705878e-10
 

@@ -247,13 +247,13 @@ def soft_caps(builder, x, cap):
 
 
 def norm_slopes(builder, dout, x, weight, dweight, inverse):
-    """Of RMSNorm: dweight, and what its slope sums."""
+    """RMSNorm's backward pass: dweight, and the terms of the row's slope."""
     along = builder.fmul(builder.fmul(dout, x), inverse)
     return builder.fadd(dweight, along), (along, weight)
 
 
 def layer_norm_slopes(builder, dout, x, weight, dweight, dbias, mean, inverse):
-    """Of LayerNorm: dweight and dbias, and what its slope and its level sum."""
+    """LayerNorm's backward pass: dweight, dbias, and the terms of the row's slope and level."""
     unit = builder.fmul(builder.fsub(x, mean), inverse)
     gradient = builder.fmul(dout, weight)
     dweight = multiply_add(builder, dout, unit, dweight)

@@ -158,7 +158,7 @@ def sorted_strides(array: DeviceArray) -> tuple[int, ...]:
 
 
 def encode(values: np.ndarray) -> np.ndarray:
-    """As a buffer holds them: float64 as pairs of float32."""
+    """Values as a buffer holds them: float64 as pairs of float32."""
     values = np.ascontiguousarray(values)
     if values.dtype != FLOAT64:
         return values

@@ -50,7 +50,7 @@ class Recording(list[Command]):
     """The launches of a program, to be made again."""
 
     ahead: wgpu.GPUCommandBuffer | None = None
-    """The same in the device's form, made before they are asked for."""
+    """The launches in the device's form, encoded before they are asked for."""
     copied: Copied | None = None
     """What is copied behind these: what was read last time."""
 
@@ -209,7 +209,7 @@ class Kernels:
         self.do((pipeline, group, (*grid, 1, 1)[:3]))
 
     def too_large(self, array: DeviceArray, name: str) -> UserError:
-        """Of an array that is larger than what a kernel may see of a buffer."""
+        """The error for an array that is larger than what a kernel may see of a buffer."""
         return UserError(
             f"--device webgpu: the array '{name}' {array.shape} has {array.extent / 1e6:,.0f} "
             f"MB, and {self.device.name} lets a kernel see {self.most_bytes / 1e6:,.0f} MB of "
@@ -371,7 +371,7 @@ class Kernels:
 
 
 def nothing() -> None:
-    """In the place of a reference to what was replayed."""
+    """A weak reference to no recording."""
 
 
 def bind_group(
@@ -410,7 +410,7 @@ def unchecked_module(device: wgpu.GPUDevice, code: str) -> wgpu.GPUShaderModule:
 
 
 def flat_grid(workgroups: int) -> Grid:
-    """As many workgroups in rows, as one dimension may not hold them."""
+    """A grid of so many workgroups, in several rows where one dimension does not hold them."""
     across = min(workgroups, sizes.MOST_WORKGROUPS)
     return across, -(-workgroups // across) if across else 0
 

@@ -213,6 +213,6 @@ def is_in_quads(array: Array) -> bool:
 
 
 def in_quads(left_MK: Array, right_NK: Array, out_MN: Array) -> bool:
-    """The same of the operands of a product, whose rows or columns are so."""
+    """`is_in_quads` of a product's operands, by rows or by columns, and of its output."""
     matrices = [each if is_along(each) else each.T for each in (left_MK, right_NK)] + [out_MN]
     return all(map(is_in_quads, matrices))

@@ -155,7 +155,7 @@ class Gutenberg(TextSource):
         return SAMPLE_PARAGRAPH * paragraphs
 
     def disk_bytes(self, config: Config, item: str) -> float:
-        """As it is served, and clean."""
+        """Bytes of the book as it is served and of the clean one."""
         if "sample" not in config:
             return 2 * BOOK_BYTES
         return 2 * self.text_bytes(config, item) + SAMPLE_WRAPPING

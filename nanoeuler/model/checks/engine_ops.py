@@ -299,7 +299,7 @@ def check_geglu(engine: Backend, random: Random, N: int, F: int) -> Iterator[Com
 
 
 def check_soft_cap(engine: Backend, random: Random, N: int, V: int) -> Iterator[Comparison]:
-    """Of logits as they are trained, and as they are chosen from; some are tiny, some beyond."""
+    """Logits in the types of training and of sampling; some are tiny, some beyond the cap."""
     values = random.normal(N, V) * 10.0 ** random.integers(4, N * V).reshape(N, V)
     inputs: dict[str, Input] = {
         "x": (values / 100, "activation"),
