@@ -7,6 +7,7 @@ lanes and end with each other. What has no such order is added up from numbers t
 side: the losses of all lanes, and the squared gradients of all cells of the flat buffer.
 """
 
+from nanoeuler import log
 from nanoeuler.errors import UserError
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.spec import trained_table
@@ -31,9 +32,9 @@ def require_lanes(stage: str, rows: int, ranks: int, *, rounded: bool) -> None:
         )
     if lanes_of(rows) % ranks:
         raise UserError(
-            f"{stage}.reproducible: a step has {rows} rows, which make {lanes_of(rows)} parts that "
-            f"are always added up in one order, not to be shared by {ranks} ranks; take 1, 2, 4 "
-            f"or 8 ranks, and {stage}.batch_tokens of a multiple of as many rows"
+            f"{stage}.reproducible: a step has {log.counted(rows, 'row')}, added up in one order "
+            f"in {log.counted(lanes_of(rows), 'part')}, which {ranks} ranks cannot share; take 1, "
+            f"2, 4 or 8 ranks, and {stage}.batch_tokens of a multiple of as many rows"
         )
 
 

@@ -54,8 +54,8 @@ def train(job: Job, mirror: str | None = None) -> Path:
     the disk or the memory is full, and when another trainer is at work in the folder.
     """
     checkpoints = Checkpoints(job.output / "checkpoints")
+    worker = Worker(job, checkpoints)
     if job.group.rank:
-        worker = Worker(job, checkpoints)
         try:
             job.prepare()
             worker.heed()
@@ -76,11 +76,11 @@ def train(job: Job, mirror: str | None = None) -> Path:
             job.group.admit()
             job.prepare()
             with Mirror(mirror, job, checkpoints).at_work() if mirror else nullcontext() as copies:
-                trainer = Trainer(job, checkpoints, copies)
+                trainer = Trainer(job, checkpoints, worker, copies)
                 with trainer.saver.thread:
                     return trainer.run()
         except MemoryError as error:
-            rows = trainer.worker.micro_batch_rows if trainer else None
+            rows = worker.micro_batch_rows if trainer else None
             advice = smaller_model(job) if rows is None else smaller_batch(job, rows)
             raise UserError(f"{job.stage}: {error}; {advice}") from error
         except Exception as error:
@@ -92,8 +92,10 @@ def train(job: Job, mirror: str | None = None) -> Path:
 class Trainer:
     """A job at work."""
 
-    def __init__(self, job: Job, checkpoints: Checkpoints, mirror: Mirror | None = None):
-        self.job, self.checkpoints, self.worker = job, checkpoints, Worker(job, checkpoints)
+    def __init__(
+        self, job: Job, checkpoints: Checkpoints, worker: Worker, mirror: Mirror | None = None
+    ):
+        self.job, self.checkpoints, self.worker = job, checkpoints, worker
         self.metrics = Metrics(job.output / "metrics.jsonl")
         self.measurements = Measurements()
         self.skipped = Skipped()

@@ -13,6 +13,7 @@ from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.spec import block_matrices, storage_elements, trained_table
 from nanoeuler.training import lanes
 from nanoeuler.training.distributed.parameters import cuts
+from tests.training.test_chip import weights_after
 
 FOUR = ("--ranks", "4")
 
@@ -35,14 +36,16 @@ def again(trainer, stage, *words, **settings):
     return trainer.weights(stage)
 
 
-def test_any_number_of_ranks_and_threads_gives_the_same_bits(exact, monkeypatch):
+def test_any_number_of_ranks_and_rows_at_once_gives_the_same_bits(exact):
     exact.config["pretrain"]["optimizer"] = "muon"
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     alone = again(exact, "pretrain")
     assert again(exact, "pretrain", *FOUR) == alone
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert again(exact, "pretrain", micro_batch_rows=7) == alone
     assert again(exact, "pretrain", reproducible=None) != alone
+
+
+def test_any_number_of_threads_gives_the_same_bits():
+    assert len({weights_after("ranks", threads) for threads in (1, 2, 3)}) == 1
 
 
 def test_what_four_ranks_began_one_ends(exact):
@@ -119,8 +122,12 @@ def test_a_machine_of_many_cores_computes_as_many_logits_at_once():
 @pytest.mark.parametrize(
     ("settings", "words", "sentence"),
     [
-        ({"batch_tokens": 96}, FOUR, "a step has 6 rows, which make 2 parts"),
-        ({}, ("--ranks", "3"), "make 8 parts that are always added up in one order"),
+        (
+            {"batch_tokens": 96},
+            FOUR,
+            "6 rows, added up in one order in 2 parts, which 4 ranks",
+        ),
+        ({}, ("--ranks", "3"), "in 8 parts, which 3 ranks cannot share"),
         ({"micro_batch_rows": 1}, (), "pretrain.reproducible computes 2 rows at once"),
         ({"sums_precision": "bf16"}, ("--ranks", "2"), "leave pretrain.sums_precision out"),
         ({"reproducible": "chip"}, ("--device", "reference"), "NumPy's BLAS adds up in another"),
@@ -129,6 +136,17 @@ def test_a_machine_of_many_cores_computes_as_many_logits_at_once():
 )
 def test_what_cannot_be_promised(exact, settings, words, sentence):
     exact.config["pretrain"] |= settings
-    said = exact.run("pretrain", *words, status=1)
+    (said,) = errors(exact.run("pretrain", *words, status=1))
     assert sentence in said
+
+
+def test_it_is_said_once_and_before_any_work(exact, tuned):
+    exact.config["dpo"]["init_from"] = str(tuned)
+    (said,) = errors(exact.run("dpo", *FOUR, status=1))
+    assert "a step has 2 rows" in said
+    assert not (exact.output / "dpo" / "reference").exists()
+
+
+def errors(said):
     assert "Traceback" not in said
+    return [line for line in said.splitlines() if line.startswith("error")]
