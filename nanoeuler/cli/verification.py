@@ -86,5 +86,5 @@ def told(found: "Verified") -> str:
     if found.differs:
         lines.append(f"differs at {found.differs}")
         if found.elsewhere:
-            lines.append(f"another machine or version than the run's: {', '.join(found.elsewhere)}")
+            lines.append(f"other than in the run: {', '.join(found.elsewhere)}")
     return "\n".join(lines)

@@ -35,7 +35,7 @@ from nanoeuler.system import provenance
 from nanoeuler.tracing.runs import configuration_in
 from nanoeuler.training.checkpoint import Checkpoints
 from nanoeuler.training.job import Job
-from nanoeuler.training.loop import write_model
+from nanoeuler.training.loop import environment, write_model
 from nanoeuler.training.resuming import Skipped, changes
 from nanoeuler.training.stages import module_of
 from nanoeuler.training.stages.inputs import Inputs
@@ -198,7 +198,7 @@ class Verifier:
     def compare(self, first: int, last: int) -> Verified:
         start = self.begin(first)
         found = Verified(self.stage.stage.name, start, last, seed=start == 0)
-        found.elsewhere = elsewhere(self.stage.header, self.job)
+        found.elsewhere = elsewhere(self.stage.header, self.checkpoints.newest(), self.job)
         trained = None
         with log.Progress("verify", last - start, "steps") as progress:
             for step in range(start, last):
@@ -297,8 +297,11 @@ def same(before: Any, now: Any) -> bool:
     )
 
 
-def elsewhere(header: Mapping[str, Any], job: Job) -> list[str]:
-    """What is another machine, version or code here than it was: it may explain a difference."""
+def elsewhere(header: Mapping[str, Any], saved: Mapping[str, Any] | None, job: Job) -> list[str]:
+    """What is another machine, version or code here than it was: it may explain a difference.
+
+    The engine's own, such as its threads, are known where a checkpoint, `saved`, is left.
+    """
     kinds = ["nanoeuler", "commit", "python"]
     if job.settings.reproducible != "chip":
         kinds += ["cpu", "device"]
@@ -307,7 +310,11 @@ def elsewhere(header: Mapping[str, Any], job: Job) -> list[str]:
         {key: each.get(key) for key in kinds} | (each.get("packages") or {})
         for each in (before, now)
     ]
+    if saved:
+        own[0] = saved["environment"] | own[0]
+        own[1] = environment(job.backend) | own[1]
     engines = (header.get("check") or {}).get("engine"), job.backend.name
     for each, engine in zip(own, engines, strict=True):
         each["engine"] = engine
-    return changes(*own)
+    no_cause = {"processor"} | ({"threads"} if job.lanes else set())  # the first is the cpu
+    return changes(*({key: each[key] for key in each.keys() - no_cause} for each in own))

@@ -39,7 +39,8 @@ def test_every_stage_gives_its_numbers_and_its_model_again(run, capsys, stage):
 
 
 @pytest.mark.parametrize("factor", [1 - 1e-15, math.nan])
-def test_a_number_that_was_made_up_is_told_with_its_step(copied, capsys, factor):
+def test_a_number_that_was_made_up_is_told_with_its_step(copied, capsys, monkeypatch, factor):
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
     metrics = copied / "pretrain/metrics.jsonl"
     header, *lines = metrics.read_text().splitlines()
     header = json.dumps(json.loads(header) | {"check": {"engine": "cuda"}})
@@ -54,7 +55,10 @@ def test_a_number_that_was_made_up_is_told_with_its_step(copied, capsys, factor)
     assert found["differs"] == (
         f"step {line['step']}: loss {line['loss']!r}, in the run {better!r}"
     )
-    assert found["elsewhere"] == ["engine cuda → reference"]
+    engine, threads = found["elsewhere"]
+    assert engine == "engine cuda → reference"
+    assert threads.startswith("threads ")
+    assert threads.endswith(" → 7")
 
 
 def test_a_part_begins_with_the_checkpoint_before_it(run, capsys):
