@@ -9,6 +9,7 @@ resumes a run that was stopped, and takes the configuration as it then is.
 """
 
 import argparse
+import contextlib
 import os
 import re
 import sys
@@ -133,15 +134,11 @@ def prepare(
     if config_file.is_file() and asks(config_file) == first_line:
         log.line("config", f"{config_file} is there and is taken as it is")
         return
-    if config_file.parent.exists() and not belongs(config_file, texts, first_line):
-        raise UserError(
-            f"{config_file.parent}: belongs to another run; give this one a name with --name"
-        )
+    if not belongs(config_file, texts, first_line) and (other := taken(name, RESULTS)):
+        raise UserError(f"{other}; give this run a name of its own with --name")
     first, *others = candidates(texts)
-    if name in others and (RESULTS / first).exists():
-        log.line(
-            "config", f"{RESULTS / first} belongs to another text, so this run is called {name}"
-        )
+    if name in others and (other := taken(first, RESULTS)):
+        log.line("config", f"{other}, so this run is called {name}")
     snakefile = find_snakefile()
     entries = [{"path": text, **reading} if reading else text for text in texts]
     if start is None:
@@ -203,7 +200,20 @@ def choose_name(texts: Sequence[str], results: Path, first_line: str) -> str:
     for name in names:
         if belongs(results / name / "config.yaml", texts, first_line):
             return name
-    return next((name for name in names if not (results / name).exists()), names[-1])
+    return next((name for name in names if not taken(name, results)), names[-1])
+
+
+def taken(name: str, results: Path) -> str | None:
+    """What is called `name` already, a run or its corpus; None where nothing is."""
+    from nanoeuler.config import RESOLVED, read_resolved
+
+    if (results / name).exists():
+        return f"{results / name} belongs to another run"
+    for file in sorted(results.glob(f"*/{RESOLVED}")):
+        with contextlib.suppress(UserError):
+            if ((read_resolved(file) or {}).get("corpus") or {}).get("name") == name:
+                return f"{file.parent} has a corpus of the name {name}"
+    return None
 
 
 def candidates(texts: Sequence[str]) -> Iterator[str]:

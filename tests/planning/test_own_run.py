@@ -15,7 +15,7 @@ from nanoeuler import log
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.cli import main
 from nanoeuler.cli.own_text import choose_name, name_of, prepare
-from nanoeuler.config import load
+from nanoeuler.config import load, write_resolved
 from nanoeuler.corpus.split import position
 from nanoeuler.corpus.text_files import USUAL
 from nanoeuler.errors import UserError
@@ -251,7 +251,7 @@ def test_different_texts_have_different_runs_and_each_is_found_again(tmp_path, m
     assert last.startswith("input-")
     assert len(last) == len("input-") + 8
     assert list(runs.values()) == ["input", "b-input", "红楼梦", "西游记"]
-    assert "results/input belongs to another text, so this run is called b-input" in (
+    assert "results/input belongs to another run, so this run is called b-input" in (
         capsys.readouterr().err
     )
     for text in (*runs, "b/input.txt", str(tmp_path / "data/b/input.txt")):
@@ -259,9 +259,14 @@ def test_different_texts_have_different_runs_and_each_is_found_again(tmp_path, m
         config = load(Path("results", run, "config.yaml"))
         assert os.path.realpath(config["corpus"]["sources"][0]) == os.path.realpath(text)
     # of a name that is asked for, it is said
-    with pytest.raises(UserError, match=r"results/input: belongs to another run; give .* --name"):
+    with pytest.raises(UserError, match=r"results/input belongs to another run; give .* --name"):
         prepare(Path("results/input/config.yaml"), "input", ["data/b/input.txt"], 1, "named")
     assert load("results/input/config.yaml")["corpus"]["sources"] == ["data/a/input.txt"]
+    # nor does a text replace the corpus of a run by another name
+    write_resolved("results/mine/configuration.json", {"corpus": {"name": "novel"}})
+    assert choose_name(["b/novel.txt"], Path("results"), "# train b/novel.txt") == "b-novel"
+    with pytest.raises(UserError, match=r"results/mine has a corpus of the name novel; give"):
+        prepare(Path("results/novel/config.yaml"), "novel", ["data/b/input.txt"], 1, "named")
 
 
 def test_the_files_that_a_shell_makes_of_a_pattern_are_one_source(tmp_path, monkeypatch):
@@ -301,7 +306,7 @@ def test_the_files_that_a_shell_makes_of_a_pattern_are_one_source(tmp_path, monk
         ),
         (["novel.txt", "--name", "it\n"], "--name 'it\\n': give a name"),
         (["novel.txt", "--name", "字" * 67], "give a name of at most 200 letters"),
-        (["novel.txt", "--name", "taken"], "results/taken: belongs to another run"),
+        (["novel.txt", "--name", "taken"], "results/taken belongs to another run"),
     ],
 )
 def test_what_cannot_be_trained_on_is_refused_before_anything_is_written(
