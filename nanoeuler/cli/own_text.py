@@ -127,12 +127,16 @@ def prepare(
     `reading` has the encoding and the separator of the texts, where they are given.
     """
     from nanoeuler import log
+    from nanoeuler.config import load
+    from nanoeuler.config.paths import Paths
     from nanoeuler.corpus.sources.own_text import warning
     from nanoeuler.planning import continued_run, own_run
 
     first_line = f"# {request}"
     if config_file.is_file() and asks(config_file) == first_line:
         log.line("config", f"{config_file} is there and is taken as it is")
+        if Paths(load(config_file)).own_text_changed():
+            log.line("config", "its text has changed; other --minutes choose its settings anew")
         return
     if not belongs(config_file, texts, first_line) and (other := taken(name, RESULTS)):
         raise UserError(f"{other}; give this run a name of its own with --name")

@@ -119,18 +119,31 @@ class Paths:
         return [self.own_list] if OWN_TEXT.is_taken(self.config) else []
 
     def list_own_text(self) -> None:
-        """Write the list where it has changed: its files, with their sizes and times."""
-        if not self.own_inputs:
-            return
-        listed = {}
+        """Write the list where it has changed."""
+        if self.own_inputs and self.listed() != (found := self.own_files()):
+            with atomic_write(Path(self.own_list)) as opened:
+                opened.write(found)
+
+    def own_files(self) -> str:
+        """The list of your own text as it is: its files, with their sizes and times."""
+        found = {}
         for file, _ in OWN_TEXT.paths(self.config):
             status = os.stat(file)
-            listed[str(file)] = [status.st_size, status.st_mtime_ns]
-        text = json.dumps(listed, indent=0) + "\n"  # ASCII: a name need not be UTF-8
+            found[str(file)] = [status.st_size, status.st_mtime_ns]
+        return json.dumps(found, indent=0) + "\n"  # ASCII: a name need not be UTF-8
+
+    def listed(self) -> str | None:
+        """The list as it was written, None if it was not."""
         path = Path(self.own_list)
-        if not path.is_file() or read_bounded(path, MOST_JSON) != text.encode("ascii"):
-            with atomic_write(path) as opened:
-                opened.write(text)
+        return read_bounded(path, MOST_JSON).decode("ascii", "replace") if path.is_file() else None
+
+    def own_text_changed(self) -> bool:
+        """Whether your own text is another than that of the corpus and tokens that are there."""
+        listed, tokens = self.listed() if self.own_inputs else None, Path(self.tokens)
+        if listed is None or not tokens.is_file():
+            return False
+        newer = os.stat(self.own_list).st_mtime_ns > tokens.stat().st_mtime_ns
+        return newer or listed != self.own_files()
 
     @property
     def downloads(self) -> list[str]:

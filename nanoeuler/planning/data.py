@@ -63,12 +63,13 @@ def downloads(config: Config) -> dict[str, float | None]:
 
 
 def estimate_text(config: Config, paths: Paths, *, reads: bool = True) -> TextEstimate:
-    """The corpus of a run; one that is there already counts as it is, and takes no more disk.
+    """The corpus of a run; one that is there already counts as it is, and takes no more disk,
+    unless it was made of another version of one's own text.
 
     With `reads`, some of one's own text is read, which takes seconds. Raises `UserError` if it
     can't be.
     """
-    if Path(paths.tokens).exists():
+    if Path(paths.tokens).exists() and not paths.own_text_changed():
         splits = read_json(paths.tokens)["splits"]
         sources = {name: source["bytes"] for name, source in splits["train"].items()}
         held_out_bytes = sum(source["bytes"] for source in splits["validation"].values())

@@ -16,12 +16,14 @@ from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.cli import main
 from nanoeuler.cli.own_text import choose_name, name_of, prepare
 from nanoeuler.config import load, write_resolved
+from nanoeuler.config.paths import Paths
 from nanoeuler.corpus.split import position
 from nanoeuler.corpus.text_files import USUAL
 from nanoeuler.errors import UserError
 from nanoeuler.model.spec import parameter_count, training_flops_per_token
 from nanoeuler.planning import own_run, text_sample
 from nanoeuler.planning import speed as planned_speed
+from nanoeuler.planning.data import estimate_text
 from nanoeuler.planning.own_run import (
     EPOCHS,
     PARAMETERS_PER_TOKEN,
@@ -37,6 +39,7 @@ from nanoeuler.planning.own_run import (
     write_config,
 )
 from nanoeuler.planning.plan import make_plan
+from nanoeuler.storage.files import write_json
 from nanoeuler.tokenizer.stages import learn_tokenizer
 
 PROSE = "".join(
@@ -414,6 +417,28 @@ def test_the_plan_of_a_run_counts_the_tokens_that_it_was_made_for(tmp_path, monk
     plan = make_plan(load("config.yaml"), ReferenceBackend())
     assert plan.text_bytes + plan.held_out_bytes == pytest.approx(text.bytes)
     assert plan.text_tokens == pytest.approx(text.tokens, rel=1e-3)
+
+
+def test_tokens_of_an_earlier_version_of_the_text_are_not_counted(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("novel.txt").write_text(PROSE)
+    file = Path("results/novel/config.yaml")
+    config = make_config("novel", ["novel.txt"], NOVEL, choose(NOVEL, 10, LAPTOP))
+    write_config(file, ["nanoeuler train novel.txt"], config)
+    paths = Paths(load(file))
+    paths.list_own_text()
+    some = {"novel": {"bytes": 100, "tokens": 50}}
+    write_json(paths.tokens, {"splits": {"train": some, "validation": some}})
+    assert estimate_text(paths.config, paths).text_tokens == 50
+    prepare(file, "novel", ["novel.txt"], 10, "nanoeuler train novel.txt")
+    assert "changed" not in capsys.readouterr().err
+    Path("novel.txt").write_text(2 * PROSE)
+    prepare(file, "novel", ["novel.txt"], 10, "nanoeuler train novel.txt")
+    assert "its text has changed; other --minutes" in capsys.readouterr().err
+    for _ in range(2):  # before and after a run has listed the text
+        found = estimate_text(paths.config, paths)
+        assert found.text_bytes + found.held_out_bytes == pytest.approx(2 * len(PROSE))
+        paths.list_own_text()
 
 
 def test_a_text_is_read_in_the_encoding_that_is_given(tmp_path, command):
