@@ -76,9 +76,18 @@ def test_the_help_lists_every_command_and_fits_a_terminal():
             "nanoeuler info: 'two' is one argument too many; "
             "`nanoeuler info --help` lists what there is",
         ),
+        (
+            ["train", "-novel.txt"],
+            "nanoeuler train: the following arguments are required: TEXT; `nanoeuler train --help` "
+            "lists what there is; if you mean the file -novel.txt, write ./-novel.txt",
+        ),
     ],
 )
-def test_a_slip_gets_one_sentence_with_what_was_meant(command, arguments, sentence):
+def test_a_slip_gets_one_sentence_with_what_was_meant(
+    command, arguments, sentence, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path("-novel.txt").touch()
     assert command(*arguments) == (2, "", f"error  {sentence}\n")
 
 

@@ -2,6 +2,8 @@
 with the name that was probably meant."""
 
 import argparse
+import os
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
@@ -124,7 +126,17 @@ class Parser(argparse.ArgumentParser):
 
     def read(self, arguments: Sequence[str] | None) -> argparse.Namespace:
         """Parse; an argument that is left over is refused by the subcommand that was given it."""
-        options, unknown = self.parse_known_args(arguments)
+        words = sys.argv[1:] if arguments is None else arguments
+        try:
+            return self.read_words(words)
+        except UsageError as error:
+            file = next((each for each in words if each[:1] == "-" and os.path.lexists(each)), None)
+            if file is None:
+                raise
+            raise UsageError(f"{error}; if you mean the file {file}, write ./{file}") from error
+
+    def read_words(self, words: Sequence[str]) -> argparse.Namespace:
+        options, unknown = self.parse_known_args(words)
         while unknown and "words" in options and not unknown[0].startswith("-"):
             options.words.append(unknown.pop(0))  # argparse takes words in one place only
         if unknown:

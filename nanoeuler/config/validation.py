@@ -277,6 +277,8 @@ def dotted(key: Key) -> str:
 def suggestion(key: Key, known: list[str], schema: Schema) -> str:
     """The key that an unknown key probably means: in its own section, or elsewhere."""
     name = str(key[-1])
+    if name.isdecimal():
+        return "a comma parts keys: write a number without one, such as 0.1 or 50000"
     if near := difflib.get_close_matches(name, known, n=1, cutoff=0.6):
         return f"did you mean {dotted((*key[:-1], near[0]))}?"
     everywhere = {dotted(other): other for other in keys_of(schema)}

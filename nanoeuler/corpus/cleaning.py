@@ -176,11 +176,11 @@ def require_held_out(surveys: Sequence[Survey]) -> None:
     """Say which sources are too small to hold something out; raise `UserError` if all are."""
     whole = [found for found in surveys if found.parted and not len(found.stretches)]
     names = ", ".join(found.source.name for found in whole)
-    size = sum(int(found.sizes.sum()) for found in whole)
+    size = sum(int(found.sizes.max()) for found in whole)  # all documents of each are one
     if len(whole) == len(surveys):
         raise UserError(
-            f"corpus source {names}: {size} bytes are too little text to hold some out for "
-            "validation; add to it"
+            f"corpus source {names}: {size} bytes of text, copies counted once, are too little to "
+            "hold some out for validation; add to it"
         )
     if whole:
         log.line(

@@ -83,13 +83,14 @@ def find(path: str) -> Found:
     elif glob.has_magic(expanded):
         found = [Path(match) for match in glob.glob(expanded, recursive=True)]
     else:
+        missing = "a link to nothing" if os.path.islink(expanded) else "no such file or folder"
         raise UserError(
-            f"{path}: no such file or folder; correct the path (it counts from the folder in which "
+            f"{path}: {missing}; correct the path (it counts from the folder in which "
             "the command runs; in corpus.sources, where nothing is there, from the configuration's "
             "folder, or the one around it if that is called config)"
         )
-    if found == [Path(expanded)] and found[0].is_file():
-        if not is_text_name(found[0]):
+    if found == [Path(expanded)] and not found[0].is_dir():
+        if not found[0].is_file() or not is_text_name(found[0]):  # a pipe is no file
             raise UserError(
                 f"{path}: not a file of text; save it as plain text and name that file "
                 f"(read are {KINDS})"

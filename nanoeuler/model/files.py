@@ -191,7 +191,8 @@ def require_floats(folder: Path, scheme: str | None) -> None:
     if scheme is not None:
         raise UserError(
             f"{folder}: its weights are {scheme}, which nothing but adapters can be trained on; "
-            "start from the model that it was quantized from, or set lora: {} for a stage of tuning"
+            "start from the model that it was quantized from, make floats of it with `nanoeuler "
+            "export --format hf` and `nanoeuler import`, or set lora: {} for a stage of tuning"
         )
 
 

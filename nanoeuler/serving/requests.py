@@ -361,7 +361,8 @@ def refusal(error: ValidationError) -> ApiError:
     if field in FIELDS and (problem["type"] != "missing" or len(place) > 1):
         return wrong(field, FIELDS[field])
     if problem["type"] == "missing":
-        return wrong(".".join(place), "is missing")
+        where = "; /v1/models lists those of this server" if place == ["model"] else ""
+        return wrong(".".join(place), f"is missing{where}")
     said = problem["msg"][:1].lower() + problem["msg"][1:]
     return wrong(field, f"{said}, not {brief(problem['input'])}")
 

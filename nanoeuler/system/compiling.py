@@ -162,7 +162,10 @@ class Announcement(event.Listener):
             if not self.kept:
                 log.line("compiling", "machine code for this processor")
             elif not (said_lately() and log.has_file()):
-                log.line("compiling", "machine code for this processor: each command does it once")
+                log.line(
+                    "compiling",
+                    "machine code for this processor; it is kept for next time",
+                )
 
     def on_end(self, event: event.Event) -> None:
         pass

@@ -38,7 +38,8 @@ from nanoeuler.storage import folders
         (["fineweb"], ["--fineweb", "none.txt"], "none.txt: no such file; extract it first"),
         (["nothing.txt"], [], "nothing.txt: no such file or folder"),
         (["one.txt", "o*.txt"], [], "o*.txt: all its files belong to sources named before it"),
-        (["tiny.txt"], [], "corpus source tiny: 4 bytes are too little text to hold some out"),
+        (["tiny.txt"], [], "tiny: 4 bytes of text, copies counted once, are too little to hold"),
+        (["copies.jsonl"], [], "copies: 4 bytes of text, copies counted once, are too little"),
         (["empty.txt"], [], "empty.txt: empty"),
     ],
 )
@@ -48,6 +49,7 @@ def test_what_does_not_fit_together_gets_one_sentence(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "one.txt").write_text("Some words.\n" * 50)
     (tmp_path / "tiny.txt").write_text("word")
+    (tmp_path / "copies.jsonl").write_text('{"text": "word"}\n' * 50)
     (tmp_path / "empty.txt").write_text("")
     assert run(tmp_path, *given, sources=sources) == 1
     assert message in capsys.readouterr().err

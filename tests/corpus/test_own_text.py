@@ -72,9 +72,13 @@ def test_a_path_may_start_at_home(shelf, monkeypatch):
         ("*.text", r"\*\.text: has no file with text in it"),
         ("notes.docx", r"notes\.docx: not a file of text; save it as plain text"),
         (".git/none", r"none: no such file"),
+        ("link.txt", r"link\.txt: a link to nothing; correct the path"),
+        ("pipe.txt", r"pipe\.txt: not a file of text; save it as plain text"),
     ],
 )
 def test_a_path_without_text_is_refused_in_one_sentence(shelf, path, message):
+    (shelf / "link.txt").symlink_to("link.txt")
+    os.mkfifo(shelf / "pipe.txt")
     with pytest.raises(UserError, match=message):
         find_files(str(shelf / path))
 

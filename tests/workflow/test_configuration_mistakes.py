@@ -27,6 +27,10 @@ MISTAKES = {
         {"added": "zzz: 1"},
         r"unknown key zzz; known here: run, seed",
     ),
+    "a decimal comma": (
+        {"added": "sft: {learning_rate: 0,1}"},
+        r"line 9: unknown key sft.1; a comma parts keys: write a number without one, such as 0.1",
+    ),
     "text for a number": (
         {"learning_rate": "fast"},
         r"line 8: pretrain.learning_rate must be a number above 0 and at most 1, "
