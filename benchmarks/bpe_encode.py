@@ -11,8 +11,6 @@ Ours also hashes its shards and writes a manifest. `tiktoken` gets all documents
 equal. Takes a minute for 60 MB.
 """
 
-import argparse
-import os
 import sys
 import tempfile
 import time
@@ -20,10 +18,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
-from texts import describe, documents, ratios, summary, write_corpus
+from texts import describe, documents, parse, ratios, summary, texts_of, write_corpus
 
 from nanoeuler.tokenizer import Tokenizer
-from nanoeuler.tokenizer.corpus_text import Corpus
 from nanoeuler.tokenizer.shards import TokenStore, token_dtype
 from nanoeuler.tokenizer.stages import learn_tokenizer, tokenize_corpus
 
@@ -33,13 +30,7 @@ PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("text", type=Path)
-    parser.add_argument("--vocab-size", type=int, default=4096)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--repeats", type=int, default=5)
-    options = parser.parse_args()
-    os.environ["RAYON_NUM_THREADS"] = str(options.threads)
+    options = parse(__doc__.splitlines()[0], repeats=5)
     found = documents(options.text)
     megabytes = sum(map(len, found)) / 1e6
     print(
@@ -115,7 +106,7 @@ class Tiktoken:
 
     def __call__(self) -> None:
         encoded = self.encoding.encode_ordinary_batch(
-            texts_of(self.corpus), num_threads=self.threads
+            list(texts_of(self.corpus)), num_threads=self.threads
         )
         dtype = token_dtype(self.encoding.n_vocab + self.first)
         with open(self.output, "wb") as file:
@@ -136,13 +127,8 @@ class Tokenizers:
         peer = tokenizers.Tokenizer.from_file(str(self.tokenizer))
         peer.encode_special_tokens = True
         with open(self.output, "wb") as file:
-            for encoding in peer.encode_batch_fast(texts_of(self.corpus)):
+            for encoding in peer.encode_batch_fast(list(texts_of(self.corpus))):
                 file.write(np.array(encoding.ids, token_dtype(peer.get_vocab_size())).tobytes())
-
-
-def texts_of(corpus: Path) -> list[str]:
-    (text,) = Corpus(corpus).texts["train"]
-    return [text.data[start:stop].decode() for start, stop in text.borders()]
 
 
 if __name__ == "__main__":

@@ -11,29 +11,20 @@ printed. Takes half a minute for 60 MB.
 
 import argparse
 import json
-import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from texts import describe, documents, ratios, summary, write_corpus
+from texts import describe, documents, parse, ratios, summary, texts_of, write_corpus
 
-from nanoeuler.tokenizer.corpus_text import Corpus
 from nanoeuler.tokenizer.stages import learn_tokenizer
 from nanoeuler.tokenizer.vocabulary import BYTE_OF_CHARACTER, SPECIALS
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("text", type=Path)
-    parser.add_argument("--vocab-size", type=int, default=4096)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--repeats", type=int, default=3)
-    options = parser.parse_args()
-    os.environ["RAYON_NUM_THREADS"] = str(options.threads)
+    options = parse(__doc__.splitlines()[0], repeats=3)
     found = documents(options.text)
     megabytes = sum(map(len, found)) / 1e6
     print(
@@ -86,12 +77,6 @@ def learn_theirs(corpus: Path, options: argparse.Namespace):
         return [(model["vocab"][left], model["vocab"][right]) for left, right in model["merges"]]
 
     return merges
-
-
-def texts_of(corpus: Path) -> Iterator[str]:
-    (text,) = Corpus(corpus).texts["train"]
-    for start, stop in text.borders():
-        yield text.data[start:stop].decode()
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from typing import Any
 
 import cupy
 import numpy as np
+from peers import spread
 
 from nanoeuler.backend.cuda.engine import CudaBackend
 from nanoeuler.backend.records import Array
@@ -208,12 +209,6 @@ def take_turns(steps: dict[str, Step], group: Group, turns: int) -> list[dict[st
         own = {name: turn(step, group) for name, step in steps.items()}
         found.append(group.exchange(own))
     return [{name: [rank[name] for rank in ranks] for name in steps} for ranks in found]
-
-
-def spread(values: list[float], form: str) -> str:
-    """Median, and the range in brackets."""
-    median, low, high = statistics.median(values), min(values), max(values)
-    return f"{median:{form}} ({low:{form}} … {high:{form}})"
 
 
 def dissect(

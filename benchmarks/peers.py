@@ -1,4 +1,6 @@
-"""What the benchmarks beside PyTorch share: a line about the machine, medians with their range."""
+"""What benchmarks beside peers share: a line about the machine, and medians with their range."""
+
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -14,9 +16,8 @@ def about(threads: int) -> str:
     return f"{found['cpu']}, {threads} threads; Python {found['python']}, {versions}"
 
 
-def spread(values: np.ndarray, form: str) -> str:
-    """Median (smallest … largest)."""
-    middle, low, high = (
-        format(value, form) for value in (np.median(values), values.min(), values.max())
-    )
-    return f"{middle} ({low} … {high})"
+def spread(values: Sequence[float] | np.ndarray, form: str) -> str:
+    """Median (smallest … largest), or the value alone where there is one."""
+    found = np.median(values), np.min(values), np.max(values)
+    middle, low, high = (format(float(value), form) for value in found)
+    return middle if len(values) == 1 else f"{middle} ({low} … {high})"

@@ -42,6 +42,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import numpy as np
+from peers import spread
 from shapes import SHAPES, model_of
 
 from nanoeuler.model.files import SavedModel, save_model
@@ -235,13 +236,6 @@ def compare(urls: dict[str, str], models: dict[str, str], options: argparse.Name
             ratio = spread(rates[first] / rates[name], ".2f") if name != first else ""
             shown = f"{spread(rates[name], ',.0f')} | {times} | {ratio}"
             print(f"| {clients} | {name} | {shown} |", flush=True)
-
-
-def spread(values: np.ndarray, form: str) -> str:
-    """The median, with the least and the most where there are several."""
-    middle = format(float(np.median(values)), form)
-    least, most = (format(float(value), form) for value in (values.min(), values.max()))
-    return middle if len(values) == 1 else f"{middle} ({least} … {most})"
 
 
 def soak(url: str, name: str, folder: Path, seconds: float, tokens: int) -> bool:

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from serving import PROMPTS, Work, first_model, measure, spread
+from peers import spread
+from serving import PROMPTS, Work, first_model, measure
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 

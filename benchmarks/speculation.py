@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from peers import spread
 
 import nanoeuler
 from nanoeuler.backend import make_backend
@@ -68,11 +69,6 @@ def decode(
     while decoding.step():
         pass
     return clock() - began, decoding.continuations[0].ids
-
-
-def spread(values: list[float], form: str) -> str:
-    """Median (smallest … largest)."""
-    return "{0:{3}} ({1:{3}} … {2:{3}})".format(np.median(values), min(values), max(values), form)
 
 
 def main() -> None:

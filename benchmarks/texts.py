@@ -1,10 +1,11 @@
 """Read the documents of a benchmark, and write them as a corpus like `nanoeuler assemble` does."""
 
+import argparse
 import gzip
 import os
 import platform
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from importlib.metadata import version
 from itertools import accumulate
 from pathlib import Path
@@ -13,6 +14,19 @@ import numpy as np
 
 from nanoeuler.storage.files import sha256_file, write_json
 from nanoeuler.system.provenance import cpu_name
+from nanoeuler.tokenizer.corpus_text import Corpus
+
+
+def parse(description: str, repeats: int) -> argparse.Namespace:
+    """The options of a comparison with the library `tokenizers`, whose threads this sets."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("text", type=Path)
+    parser.add_argument("--vocab-size", type=int, default=4096)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=repeats)
+    options = parser.parse_args()
+    os.environ["RAYON_NUM_THREADS"] = str(options.threads)
+    return options
 
 
 def documents(path: Path) -> list[bytes]:
@@ -61,6 +75,13 @@ def write_corpus(folder: Path, found: Iterable[bytes]) -> Path:
     }
     write_json(folder / "manifest.json", manifest)
     return folder / "manifest.json"
+
+
+def texts_of(corpus: Path) -> Iterator[str]:
+    """The documents of a corpus of `write_corpus`."""
+    (text,) = Corpus(corpus).texts["train"]
+    for start, stop in text.borders():
+        yield text.data[start:stop].decode()
 
 
 def describe(*packages: str) -> str:
