@@ -1,7 +1,7 @@
 """The cost of a run before it costs anything: downloads, disk, memory, tokens, epochs, hours.
 
 Sizes come from the sources file and the model's tensor table. Hours come from a few steps of the
-real model on this machine (planned_speed.py). What is on disk already is not counted again. All
+real model on this machine (speed.py). What is on disk already is not counted again. All
 figures are estimates and are printed as such.
 """
 
