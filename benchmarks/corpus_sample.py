@@ -26,7 +26,7 @@ import numpy as np
 from texts import write_parquet
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES, TOKENS = 9_672_101, 10e9
+PAGES = 9_672_101
 SHARD = 100_000  # pages
 GROUP = 8  # shards
 PAGE_WORDS, SPREAD = 750, 1.0  # mean of words; standard deviation of the logarithm

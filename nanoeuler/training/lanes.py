@@ -7,6 +7,8 @@ lanes and end with each other. What has no such order is added up from numbers t
 side: the losses of all lanes, and the squared gradients of all cells of the flat buffer.
 """
 
+import math
+
 from nanoeuler import log
 from nanoeuler.errors import UserError
 from nanoeuler.model.config import ModelConfig
@@ -19,7 +21,7 @@ CELL = 1 << 20
 
 def lanes_of(rows: int) -> int:
     """Lanes of a step: the largest power of two, up to LANES, that divides its rows."""
-    return next(lanes for lanes in (8, 4, 2, 1) if rows % lanes == 0)
+    return math.gcd(rows, LANES)
 
 
 def require_lanes(stage: str, rows: int, ranks: int, *, rounded: bool) -> None:

@@ -27,8 +27,6 @@ from nanoeuler.corpus.sample.write import write_sample
 from nanoeuler.errors import UserError
 from nanoeuler.storage.folders import MARKER
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-
 SMALL = {
     "people": 12,
     "boats": 4,

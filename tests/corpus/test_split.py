@@ -3,7 +3,6 @@
 import itertools
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,8 +18,6 @@ from nanoeuler.corpus.split import (
 )
 from nanoeuler.errors import UserError
 from nanoeuler.storage import spilled
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def last_place(documents, share):
