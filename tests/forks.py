@@ -197,9 +197,12 @@ def leave() -> None:
 
 
 def become(arguments: list[str], folder: str, environment: dict[str, str]) -> None:
+    import numba
+
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
+    numba.config.reload_config()  # it has read the environment of the process that forks
     sys.path[0] = folder
     option, what, *rest = arguments
     sys.argv = [option, *rest]
