@@ -3,6 +3,8 @@
 As in test_rl.py all replies are enumerated: behind the end of a call there is one reply alone.
 """
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -86,11 +88,8 @@ REWARDS = np.array([reward_of(reply) for reply in EVERY])
 @pytest.fixture(autouse=True, scope="module")
 def many_rows_at_once():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            rollouts,
-            "all_logprobs",
-            lambda *given, **named: all_logprobs(*given, len(EVERY), **named),
-        )
+        scored = functools.partial(all_logprobs, rows_at_once=len(EVERY))
+        patch.setattr(rollouts, "all_logprobs", scored)
         yield
 
 

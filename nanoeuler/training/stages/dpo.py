@@ -180,11 +180,10 @@ def stream_of(
 
 def check_fit(inputs: Inputs[Dpo], template: str) -> PairFit:
     """Count the pairs for training that the context holds. Raises `UserError` for too few."""
-    settings, tokenizer = inputs.settings, Tokenizer.load(inputs.tokenizer)
-    context = settings.context or inputs.config["model"]["context"]
+    tokenizer, context = Tokenizer.load(inputs.tokenizer), inputs.context
     file = RecordFolder(inputs.data, "preferences").file("train")
     _, fit = encode_pairs(file, tokenizer, template, context, inputs.apart()[0])
-    describe_fit(fit, "dpo", settings, context)
+    describe_fit(fit, "dpo", inputs.settings, context)
     return fit
 
 

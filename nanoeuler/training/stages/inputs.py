@@ -35,11 +35,16 @@ class Inputs(Generic[Settings]):
     without: Sequence[tuple[int, int]] = ()
     """Documents that pretraining leaves out, as first token and end in the text for training."""
 
+    @property
+    def context(self: "Inputs[Tuning]") -> int:
+        """Tokens of a row of a stage of tuning."""
+        return self.settings.context or ModelConfig.from_dict(self.config["model"]).context
+
     def start(self: "Inputs[Tuning]") -> tuple[ModelConfig, Tokenizer, Parent | None]:
         """What a stage of tuning trains, with its context and adapters, and starts from. Raises
         `UserError` where these do not fit together."""
-        model, settings = ModelConfig.from_dict(self.config["model"]), self.settings
-        model = adapted(replace(model, context=settings.context or model.context), settings.lora)
+        model = replace(ModelConfig.from_dict(self.config["model"]), context=self.context)
+        model = adapted(model, self.settings.lora)
         tokenizer, parent = Tokenizer.load(self.tokenizer), None
         if self.parent is not None:
             parent = read_parent(self.parent, model, tokenizer, self.tokenizer)

@@ -140,12 +140,11 @@ def max_new_tokens(settings: Rl, context: int) -> int:
 def check_fit(inputs: Inputs[Rl], template: str) -> Fit:
     """Count the problems for training that leave room for a reply. Raises `UserError` for too
     few."""
-    settings, tokenizer = inputs.settings, Tokenizer.load(inputs.tokenizer)
-    context = settings.context or inputs.config["model"]["context"]
-    most = max_new_tokens(settings, context)
+    tokenizer, context = Tokenizer.load(inputs.tokenizer), inputs.context
+    most = max_new_tokens(inputs.settings, context)
     file = RecordFolder(inputs.data, "problems").file("train")
     _, fit = read_problems(file, tokenizer, template, context - most + 1, inputs.apart()[0])
-    describe_fit(fit, settings, context, most)
+    describe_fit(fit, inputs.settings, context, most)
     return fit
 
 

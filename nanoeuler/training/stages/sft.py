@@ -131,11 +131,10 @@ def training_stream(
 
 def check_fit(inputs: Inputs[Sft], template: str) -> Fit:
     """Count the records for training that the context holds. Raises `UserError` for too few."""
-    settings, tokenizer = inputs.settings, Tokenizer.load(inputs.tokenizer)
-    context = settings.context or inputs.config["model"]["context"]
+    tokenizer, context = Tokenizer.load(inputs.tokenizer), inputs.context
     file = RecordFolder(inputs.data, "instructions").file("train")
     _, fit = encode_records(file, tokenizer, template, context, inputs.apart()[0])
-    describe_fit(fit, settings, context)
+    describe_fit(fit, inputs.settings, context)
     return fit
 
 
