@@ -28,6 +28,7 @@ TEXTS = (".txt", ".md", ".markdown", ".rst")
 RECORDS = (".jsonl",)
 PIECE = 16_000_000  # bytes
 END_OF_TEXT = "<|endoftext|>"
+NAME_IT = "name its encoding: `train --encoding NAME`, or corpus.sources: {path: …, encoding: …}"
 BLANK = re.compile("[\\s\ufeff\0]*")
 
 
@@ -96,8 +97,7 @@ def read_parts(file: Path, reading: Reading, aloud: bool) -> Iterator[tuple[bool
 def say_encoding(file: Path, encoding: str) -> None:
     log.line(
         "text",
-        f"{file} was read as {encoding}; if its letters look wrong, save it as UTF-8, or name its "
-        "encoding in corpus.sources: {path: …, encoding: …}",
+        f"{file} was read as {encoding}; if its letters look wrong, save it as UTF-8, or {NAME_IT}",
     )
 
 
@@ -184,7 +184,7 @@ def recode(
         where = offset - pending + error.start
         raise UnfitText(
             f"{file}: byte {where:,} cannot be read as {encoding}, as what is before it can; mend "
-            "it, or name the file's encoding in corpus.sources: {path: …, encoding: …}"
+            f"it, or {NAME_IT}"
         ) from error
     nul = text.find("\0")
     if nul >= 0 and not BLANK.fullmatch(text):
@@ -212,8 +212,7 @@ def find_encoding(file: Path, block: bytes) -> str:
         if encoding is None:
             raise UnfitText(
                 f"{file}: not UTF-8 from byte {error.start:,} on, nor in another encoding that is "
-                "recognised; save it as UTF-8, or name its encoding in corpus.sources: "
-                "{path: …, encoding: …}"
+                f"recognised; save it as UTF-8, or {NAME_IT}"
             ) from error
         return encoding
     return "iso2022_jp" if b"\x1b" in block and recognise(block) == "iso2022_jp" else "utf-8"

@@ -111,7 +111,8 @@ def test_a_guessed_encoding_is_said_when_asked(tmp_path, capsys):
         ("no mark".encode("utf-16-le"), r"a\.txt: a binary file, not text.*UTF-8"),
         (
             "“word” ".encode() * 50 + b"\xff",
-            r"a\.txt: byte 550 cannot be read as utf-8, as what is before it can; mend it, or name",
+            r"a\.txt: byte 550 cannot be read as utf-8, as what is before it can; mend it, or name "
+            r"its encoding: `train --encoding NAME`",
         ),
         (
             bytes(range(128, 256)),
