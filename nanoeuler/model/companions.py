@@ -118,7 +118,7 @@ def generation_config(model: Described, vocabulary: Vocabulary) -> dict[str, Any
 
 def front_matter(model: Described) -> dict[str, Any]:
     """Front matter for hubs; the only licence is the one that the data forces."""
-    licence = forced_licence(learned_from(model).values())
+    licence = forced_licence(learned_from(model.info).values())
     return {
         "pipeline_tag": "text-generation",
         **({"license": licence} if licence else {}),
@@ -126,8 +126,8 @@ def front_matter(model: Described) -> dict[str, Any]:
     }
 
 
-def learned_from(model: Described) -> dict[str, str]:
-    """Name → licence of the model and the records that the model was made from."""
+def learned_from(info: Mapping[str, Any]) -> dict[str, str]:
+    """Name → licence of the model and the records that a model was made from, by its `info`."""
     found = {}
     for kind, noun in (
         ("imported", "model"),
@@ -135,8 +135,9 @@ def learned_from(model: Described) -> dict[str, str]:
         ("preferences", "preferences"),
         ("problems", "problems"),
     ):
-        if isinstance(material := model.info.get(kind), dict):
-            found[f"{material.get('name')} {noun}"] = str(material.get("licence") or "unknown")
+        if isinstance(material := info.get(kind), dict):
+            name = f"{material.get('name') or 'unnamed'} {noun}"
+            found[name] = str(material.get("licence") or "unknown")
     return found
 
 
@@ -151,7 +152,9 @@ def card(
     """The model card as Markdown behind YAML front matter. JSON is YAML, whatever the text."""
     lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in matter.items()]
     prompt = CONTINUE if model.template is None else CHAT
-    learned = [f"- {plain(f'{name}: {licence}')}" for name, licence in learned_from(model).items()]
+    learned = [
+        f"- {plain(f'{name}: {licence}')}" for name, licence in learned_from(model.info).items()
+    ]
     elsewhere = AS_CODES if model.quantized else ELSEWHERE
     parts = [
         "\n".join(["---", *lines, "---"]),

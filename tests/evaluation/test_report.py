@@ -15,7 +15,7 @@ from test_charts import numbers
 from nanoeuler.cli import main
 from nanoeuler.evaluation.card import card, summarise
 from nanoeuler.evaluation.formats import duration
-from nanoeuler.evaluation.report.background import licence_verdict
+from nanoeuler.evaluation.report.background import licence_verdict, used_licences
 from nanoeuler.evaluation.report.gather import gather
 from nanoeuler.evaluation.report.page import page
 from nanoeuler.model.companions import is_non_commercial
@@ -370,6 +370,16 @@ def test_a_non_commercial_licence_is_said_aloud(run):
         "sft_scratch"
     ].evaluation["model_info"]["instructions"]["licence"] = "MIT"
     assert "None of these licences forbids commercial use." in page(run)
+    for evaluation in run.evaluations.values():
+        evaluation["model_info"]["imported"] = {"name": "big", "licence": "cc-by-nc-4.0"}
+    assert "A model trained on big model is for non-commercial use only." in page(run)
+    for evaluation in run.evaluations.values():
+        del evaluation["model_info"]["imported"]
+    run.config["pretrain"] = {"init_from": "results/before"}
+    assert used_licences(run)["results/before model"] == "unknown"
+    del run.config["pretrain"]
+    run.corpus["sources"]["fineweb"]["licence"] = "own text"
+    assert "Whether a model of your own text may be passed on depends" in page(run)
     run.corpus["sources"]["fineweb"]["licence"] = None
     assert "Where a licence is unknown, find out" in page(run)
 

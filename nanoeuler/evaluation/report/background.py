@@ -7,6 +7,7 @@ from typing import Any
 from markupsafe import Markup
 
 from nanoeuler.config.stages import BY_NAME, KINDS
+from nanoeuler.corpus.document_sources import OwnText
 from nanoeuler.evaluation.formats import (
     decimals,
     duration,
@@ -21,7 +22,7 @@ from nanoeuler.evaluation.formats import (
 )
 from nanoeuler.evaluation.report.gather import Json, Run
 from nanoeuler.evaluation.report.rendering import render
-from nanoeuler.model.companions import is_non_commercial
+from nanoeuler.model.companions import is_non_commercial, learned_from
 from nanoeuler.system.energy import ENERGIES
 from nanoeuler.tokenizer import Tokenizer
 
@@ -131,18 +132,22 @@ def licence_verdict(used: dict[str, str]) -> str:
         return f"A model trained on {enumeration(restricted)} is for non-commercial use only."
     if any("unknown" in licence.split("; ") for licence in used.values()):
         return "Where a licence is unknown, find out before you pass the model on."
+    if OwnText.licence in used.values():
+        return "Whether a model of your own text may be passed on depends on whose text it is."
     return "None of these licences forbids commercial use."
 
 
 def used_licences(run: Run) -> dict[str, str]:
     """Source → licence, for everything that the models of this run learned from."""
     used = {name: source.get("licence") or "unknown" for name, source in run.sources.items()}
-    for evaluation in run.evaluations.values():
-        learned = evaluation.get("model_info") or {}
-        for kind in KINDS:
-            if material := learned.get(kind):
-                name = f"{material.get('name') or 'unnamed'} {kind}"
-                used[name] = material.get("licence") or "unknown"
+    made_from = [evaluation.get("model_info") or {} for evaluation in run.evaluations.values()]
+    for info in made_from:
+        used |= learned_from(info)
+    starts = [
+        section.get("init_from") for section in run.config.values() if isinstance(section, dict)
+    ]
+    if not any("imported" in info for info in made_from):
+        used |= {f"{start} model": "unknown" for start in starts if start}
     return used
 
 
