@@ -35,11 +35,11 @@ from nanoeuler.system import provenance
 from nanoeuler.tracing.runs import configuration_in
 from nanoeuler.training.checkpoint import Checkpoints
 from nanoeuler.training.job import Job
-from nanoeuler.training.loop import environment, write_model
+from nanoeuler.training.loop import write_model
 from nanoeuler.training.resuming import Skipped, changes
 from nanoeuler.training.stages import module_of
 from nanoeuler.training.stages.inputs import Inputs
-from nanoeuler.training.worker import Worker
+from nanoeuler.training.worker import Worker, environment
 
 if TYPE_CHECKING:
     from nanoeuler.backend.ops import Backend

@@ -15,8 +15,6 @@ from typing import Any
 import numpy as np
 
 from nanoeuler import log
-from nanoeuler.backend.ops import Backend
-from nanoeuler.config.rules import CHECKED_CODE, code_fingerprint
 from nanoeuler.config.stages import BY_SECTION
 from nanoeuler.errors import UserError
 from nanoeuler.model.adapters import merge, merged, save_adapters
@@ -36,7 +34,7 @@ from nanoeuler.training.resuming import Skipped, changes, find_checkpoint
 from nanoeuler.training.start_check import Form, check_before_training
 from nanoeuler.training.state import StepResult, TrainingState
 from nanoeuler.training.stopping import Stopped, catch_signals
-from nanoeuler.training.worker import Worker
+from nanoeuler.training.worker import Worker, environment
 
 COSTS = "seconds", *ENERGIES
 """What a stage takes, as a checkpoint and the lines of metrics.jsonl have it, where it is known."""
@@ -106,6 +104,7 @@ class Trainer:
         self.before = dict.fromkeys(COSTS, 0.0)  # spent by earlier attempts
         self.energy: dict[str, str] = {}  # for the progress line
         self.worker.joules()
+        self.require_alike()
         self.began = time.monotonic()
         peak = job.backend.peak_flops
         self.peak: float | None = peak * job.group.size if peak else None
@@ -122,6 +121,18 @@ class Trainer:
         return self.worker.state
 
     # ---- start
+
+    def require_alike(self) -> None:
+        """Raise `UserError` where another rank has read other inputs, as when a file was changed
+        just now, or computes otherwise."""
+        size = self.job.group.size
+        for rank, other in enumerate(self.worker.others(), 1):
+            if changed := changes(self.worker.trains, other):
+                raise UserError(
+                    f"{self.job.stage}: rank {rank} of {size} has another {', '.join(changed)} "
+                    "than rank 0; give all the same settings, data, code and processors, and run "
+                    "again"
+                )
 
     def resume(self, saved: dict[str, Any]) -> None:
         """Take over everything that the checkpoint `saved` holds."""
@@ -517,9 +528,3 @@ def write_model(job: Job, parameters: np.ndarray, info: dict[str, Any]) -> None:
         ),
         tensors=tensors,
     )
-
-
-def environment(backend: Backend) -> dict[str, Any]:
-    """Everything outside the job that must be the same for the same bits."""
-    code = code_fingerprint(*CHECKED_CODE)[:12]
-    return backend.environment() | {"numpy": np.__version__, "code": code}

@@ -11,6 +11,8 @@ from typing import Any, TypeVar, TypeVarTuple
 
 import numpy as np
 
+from nanoeuler.backend.ops import Backend
+from nanoeuler.config.rules import CHECKED_CODE, code_fingerprint
 from nanoeuler.model.config import ModelConfig, refined
 from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.refining import refine
@@ -62,6 +64,18 @@ class Worker:
             if call == "end":
                 return
             getattr(self, call)(*given)
+
+    @property
+    def trains(self) -> dict[str, Any]:
+        """What has to be the same on all ranks."""
+        found = environment(self.job.backend)
+        kept = found.keys() - {"threads"} if self.job.lanes else {"code", "numpy"}
+        return {"fingerprint": self.job.fingerprint[:12], **{key: found.get(key) for key in kept}}
+
+    @everywhere
+    def others(self) -> list[dict[str, Any]]:
+        """On rank 0: `trains` of the other ranks."""
+        return self.job.group.collect(self.trains)
 
     # ---- the state
 
@@ -223,3 +237,9 @@ def refined_tensors(state: TrainingState) -> dict[str, np.ndarray]:
     return {
         name: refine(state.config, array, powers[name]) for name, array in state.tensors().items()
     }
+
+
+def environment(backend: Backend) -> dict[str, Any]:
+    """Everything outside the job that must be the same for the same bits."""
+    code = code_fingerprint(*CHECKED_CODE)[:12]
+    return backend.environment() | {"numpy": np.__version__, "code": code}

@@ -186,6 +186,29 @@ def test_a_mistake_is_told_once_and_not_by_each_rank(trainer):
     assert said.count("nowhere") == 1, said
 
 
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ("sys.argv[3] = sys.argv[3].replace('0.95', '0.5')", "rank 1 of 2 has another fingerprint"),
+        ("provenance.cpu_name = lambda: 'a Z80'", "rank 1 of 2 has another processor "),
+    ],
+)
+def test_ranks_that_train_otherwise_are_told(trainer, change, sentence):
+    """As when a configuration is changed while they start, or a cluster has two kinds of nodes."""
+    program = (
+        "import os, sys; from nanoeuler.system import provenance; from nanoeuler.cli import main\n"
+        f"if '{ranks.RANK}' in os.environ: {change}\n"
+        "sys.exit(main())"
+    )
+    command = trainer.command
+    trainer.command = lambda *what: [sys.executable, "-c", program, *command(*what)[3:]]
+    trainer.config["pretrain"]["reproducible"] = "ranks"
+    said = trainer.run("pretrain", *TWO, status=1)
+    assert said.count("error") == 1
+    assert sentence in said
+    assert not trainer.metrics()
+
+
 # Muon makes small directions of a gradient as large as the others, and rounding with them
 @pytest.mark.parametrize(("optimizer", "limit"), [("adamw", 1e-3), ("muon", 1e-2)])
 def test_tuning_stages_and_muon_share_steps_too(trainer, tuned, optimizer, limit):
