@@ -105,9 +105,8 @@ def main() -> None:
     heads = options.heads
     kv_heads = options.kv_heads
     head_size = options.head_size
-    operations = (
-        4 * B * heads * T * T / 2 * head_size
-    )  # a multiply and an add for each pair and number, in two products, half of the pairs
+    # a multiply and an add for each pair and number, in two products, half of the pairs
+    operations = 4 * B * heads * T * T / 2 * head_size
     print(
         f"{B} rows of {T} tokens, {heads}/{kv_heads} heads of {head_size};"
         f" median of {RUNS} runs in ms [least, most]"

@@ -84,10 +84,8 @@ class Decoder:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             step()
-        self.caches, self.indices = (
-            caches,
-            (steps, slots),
-        )  # what the graph reads has to outlive this call
+        # what the graph reads has to outlive this call
+        self.caches, self.indices = caches, (steps, slots)
         return graph, ids, position, chosen
 
     @torch.inference_mode()

@@ -165,9 +165,8 @@ class PyTorchModel(nn.Module):
             -np.arange(0, c.head_size, 2) / c.head_size
         )
         for name, table in (("cos", np.cos(angles)), ("sin", np.sin(angles))):
-            self.register_buffer(
-                name, torch.from_numpy(table.astype(np.float32))[:, None, :]
-            )  # (context, 1, E / 2)
+            part = torch.from_numpy(table.astype(np.float32))  # (context, E / 2)
+            self.register_buffer(name, part[:, None, :])
         self.take(parameters)
 
     @torch.no_grad()

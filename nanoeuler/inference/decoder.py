@@ -381,10 +381,8 @@ class DeviceDecoder(Decoder[AnyRow]):
             self.discard()
         if sampler.ring.waiting == 0 or not self.launched:
             self.launched = []
-            if self.joining:
-                self.start(
-                    self.wanted_drafts()
-                )  # so that the device goes on while the host looks at the tokens
+            if self.joining:  # so that the device goes on while the host looks at the tokens
+                self.start(self.wanted_drafts())
         return rows, logits_BV
 
     def start(self, drafts: int) -> None:

@@ -21,10 +21,8 @@ def test_every_kind_compiles_without_spilling_registers_and_fits_the_shared_memo
     report = compile_source(source(kind, head_size, fp8=fp8), "sm_90a")
     ((registers, spilled, static),) = resources(report).values()
     assert spilled == 0
-    assert (
-        registers <= 168
-    )  # of 384 threads; the computing warps take some from the others when they start
+    # of 384 threads; the computing warps take some from the others when they start
+    assert registers <= 168
     assert static + shared_bytes(kind, fp8=fp8) <= HOPPER_SHARED
-    assert (
-        "serialized" not in report
-    )  # what ptxas says when it cannot let wgmma run beside other work
+    # what ptxas says when it cannot let wgmma run beside other work
+    assert "serialized" not in report
