@@ -15,13 +15,11 @@ from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.spec import training_flops_per_token
 from nanoeuler.planning.plan import Config, Plan, estimate_results, is_too_long, settings_of
 from nanoeuler.system.energy import CPU, GPU, Meter
-from nanoeuler.training.dropout import Dropping, dropout_seeds
 from nanoeuler.training.micro_batches import even_share, fitting_rows
-from nanoeuler.training.objectives import KnownWeights
 from nanoeuler.training.optimizer.adamw import AdamW
 from nanoeuler.training.optimizer.optimizer import OptimizerSettings, optimizer_of
 from nanoeuler.training.state import TrainingState
-from nanoeuler.training.streams import StepRows, TextStream
+from nanoeuler.training.streams import StepRows, TextStream, dropout_seeds
 
 if TYPE_CHECKING:
     from nanoeuler.backend.ops import Backend
@@ -145,20 +143,13 @@ def time_steps(
     tokens = random.integers(1, model.vocab_size, 8 * rows * length, np.int32)
     stream = TextStream(tokens, length, rows * length, model.mtp_weights, 0, True, 0, "probe")
     parameters, dropout = initial_parameters(model, 0), getattr(settings, "dropout", 0.0)
-    state = TrainingState(
-        model,
-        backend,
-        parameters,
-        optimizer,
-        recompute=recompute,
-        dropout=dropout,
-        objective=Dropping(KnownWeights()) if dropout else None,
-    )
+    given = model, backend, parameters, optimizer
+    state = TrainingState(*given, recompute=recompute, dropout=dropout)
 
     def rows_of(number: int) -> StepRows:
         step = stream.rows(number)
         if dropout:
-            step.further = (dropout_seeds(0, "probe", number, step.ids.shape),)
+            step.seeds = dropout_seeds(0, "probe", number, step.ids.shape)
         return step.padded(at_once)
 
     name = type(optimizer).__name__

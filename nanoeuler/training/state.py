@@ -185,7 +185,7 @@ class TrainingState:
         self.staged_weight = self.objective.first_head_weight(rows)
         rows = rows.share(self.group.rank, self.group.size)
         if self.inputs is None or self.inputs.shape != rows.targets.shape:
-            self.inputs = StepInputs(self.backend, rows.arrays)
+            self.inputs = StepInputs(self.backend, rows)
         self.inputs.feed.load(*rows.arrays)
 
     def start(self, micro_batch_rows: int, learning_rate: float) -> None:
@@ -273,9 +273,9 @@ class TrainingState:
 class StepInputs:
     """A step's rows on the engine, and two arrays with a number for each of their targets."""
 
-    def __init__(self, backend: Backend, arrays: list[np.ndarray]):
-        self.shape = arrays[3].shape  # (rows, T, K)
-        self.feed = backend.runtime.feed(arrays)
+    def __init__(self, backend: Backend, rows: StepRows):
+        self.shape, self.drops = rows.targets.shape, rows.seeds is not None
+        self.feed = backend.runtime.feed(rows.arrays)
         self.logprobs, self.lse = (backend.zeros((math.prod(self.shape),)) for _ in range(2))
         self.program: Program | None = None
         self.micro_batch_rows = 0
@@ -285,8 +285,8 @@ class StepInputs:
         ids, positions, starts, targets, weights, *further = (
             array[part] for array in self.feed.arrays
         )
-        _, T, K = self.shape
+        _, T, K = self.shape  # of the targets
         first = part.start * T * K
-        batch = Batch(ids, positions, starts)
+        batch = Batch(ids, positions, starts, further.pop() if self.drops else None)
         numbers = self.logprobs[first:], self.lse[first:]
         return MicroBatch(batch, targets.reshape(-1, K), weights, further, *numbers)

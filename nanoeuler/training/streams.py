@@ -30,6 +30,7 @@ class StepRows:
     targets: np.ndarray  # (R, T, K) int32, −1: no loss
     weights: np.ndarray  # (R, T, K) float32; they sum to 1, or are 0 if the objective finds them
     further: tuple[np.ndarray, ...] = ()  # other inputs of the stage's objective, each (R, …)
+    seeds: np.ndarray | None = None  # (R, T) int32, of the random numbers of dropout, if any
     notes: dict[str, float] = field(default_factory=dict)  # what was measured of them, for people
 
     @property
@@ -38,12 +39,14 @@ class StepRows:
 
     @property
     def arrays(self) -> list[np.ndarray]:
-        return [self.ids, self.positions, self.starts, self.targets, self.weights, *self.further]
+        own = [self.ids, self.positions, self.starts, self.targets, self.weights]
+        return [*own, *self.further, *([] if self.seeds is None else [self.seeds])]
 
     def each(self, change: Callable[[np.ndarray], np.ndarray]) -> "StepRows":
         """The rows with every array changed alike."""
-        ids, positions, starts, targets, weights, *further = map(change, self.arrays)
-        return StepRows(ids, positions, starts, targets, weights, tuple(further))
+        ids, positions, starts, targets, weights, *others = map(change, self.arrays)
+        seeds = None if self.seeds is None else others.pop()
+        return StepRows(ids, positions, starts, targets, weights, tuple(others), seeds)
 
     def padded(self, multiple: int) -> "StepRows":
         """These rows and empty ones (weight 0, no target), a multiple of `multiple` in all."""
@@ -99,11 +102,22 @@ def steps_in(epochs: float, stream: Stream) -> int:
     return math.ceil(epochs * stream.row_count / stream.rows_per_step)
 
 
+def generator(seed: int, stream: str, number: int) -> np.random.Generator:
+    """Random numbers of an epoch or a step of `stream`."""
+    # an array, because a list with a number above 2⁶³ would become float64 and lose the number
+    key = np.array([seed, zlib.crc32(stream.encode()) << 32 | number], np.uint64)
+    return np.random.Generator(np.random.Philox(key=key))
+
+
 def row_order(seed: int, stream: str, epoch: int, rows: int) -> np.ndarray:
     """The order in which epoch `epoch` of `stream` visits its rows."""
-    # an array, because a list with a number above 2⁶³ would become float64 and lose the epoch
-    key = np.array([seed, zlib.crc32(stream.encode()) << 32 | epoch], np.uint64)
-    return np.random.Generator(np.random.Philox(key=key)).permutation(rows)
+    return generator(seed, stream, epoch).permutation(rows)
+
+
+def dropout_seeds(seed: int, stream: str, step: int, shape: tuple[int, ...]) -> np.ndarray:
+    """What dropout's random numbers of each token of a step are made of, int32."""
+    words = generator(seed, stream, step).integers(2**32, size=shape)
+    return words.astype(np.uint32).view(np.int32)
 
 
 class RowOrder:

@@ -18,13 +18,11 @@ from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.refining import refine
 from nanoeuler.system.energy import ENERGIES, Meter
 from nanoeuler.training.checkpoint import Checkpoints
-from nanoeuler.training.dropout import Dropping, dropout_seeds
 from nanoeuler.training.job import Job, Scores
 from nanoeuler.training.micro_batches import micro_batch_rows
-from nanoeuler.training.objectives import Objective
 from nanoeuler.training.optimizer.optimizer import optimizer_of
 from nanoeuler.training.state import StepResult, TrainingState
-from nanoeuler.training.streams import StepRows
+from nanoeuler.training.streams import StepRows, dropout_seeds
 
 Given = TypeVarTuple("Given")
 Result = TypeVar("Result")
@@ -55,7 +53,6 @@ class Worker:
         lora = job.config.lora
         self.dropout = getattr(job.settings, "dropout", 0.0)
         self.drops = self.dropout > 0 or (lora is not None and lora.dropout > 0)
-        self.objective: Objective = Dropping(job.objective) if self.drops else job.objective
 
     def heed(self) -> None:
         """On another rank than 0: do what it tells, until the end."""
@@ -88,7 +85,7 @@ class Worker:
             recompute=self.job.settings.recompute,
             dropout=self.dropout,
             base=self.job.base,
-            objective=self.objective,
+            objective=self.job.objective,
             group=self.job.group,
             rounded_sums=self.job.settings.sums_precision == "bf16",
             lanes=self.job.lanes,
@@ -183,7 +180,7 @@ class Worker:
         rows = stream.rows(number, self.state.model)
         if self.drops:
             key = self.job.inputs["seed"], f"{self.job.stage} dropout", number
-            rows.further += (dropout_seeds(*key, rows.ids.shape),)
+            rows.seeds = dropout_seeds(*key, rows.ids.shape)
         shares = self.job.lanes or self.job.group.size
         self.state.stage(rows.padded(shares * self.micro_batch_rows))
         return rows

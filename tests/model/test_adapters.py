@@ -27,11 +27,11 @@ from nanoeuler.model.spec import (
 )
 from nanoeuler.model.transformer import Batch, Transformer
 from nanoeuler.training.check_form import check_form, check_small_model, small_form
-from nanoeuler.training.dropout import dropout_seeds
 from nanoeuler.training.optimizer.adamw import AdamW
 from nanoeuler.training.optimizer.lion import Lion
 from nanoeuler.training.optimizer.muon import Muon
 from nanoeuler.training.optimizer.optimizer import state_bytes
+from nanoeuler.training.streams import dropout_seeds
 from tests import models
 
 LLAMA = ModelConfig.from_dict(models.ODD | {"vocab_size": 301, "qk_norm": "weighted"})
