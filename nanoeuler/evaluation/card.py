@@ -53,7 +53,7 @@ def card(run: Run) -> str:
         stages=list(evaluations),
         scores=score_rows(list(evaluations.values()), run.bigram),
         parameters=run.first.parameters,
-        tokens=run.stages.get(PRETRAIN.name, Stage("")).last.get("tokens"),
+        tokens=run.stages.get(PRETRAIN.name, Stage("")).tokens_of_model,
         measured=measured,
         evaluation={"model": None} | evaluations.get(measured, {}),
         **origin(run),

@@ -115,6 +115,14 @@ def test_weights_that_were_given_are_not_called_random(run):
     assert "trained from the weights of another run on 4.04 MB" in card(run)
 
 
+def test_a_model_that_was_the_best_early_has_read_what_was_read_by_then(run):
+    assert "1.05 M parameters that has read 2.05 M tokens" in unwrapped(card(run))
+    run.stages["pretrain"].model_step = run.stages["pretrain"].last["step"] // 2
+    text = unwrapped(card(run))
+    assert "2 min 14 s; the model after 1.02 M was the best on held-out text)" in text
+    assert "1.05 M parameters that has read 1.02 M tokens" in text
+
+
 def test_little_text_of_one_s_own_is_no_success(run):
     little = "teach letters and short words: many words that the model writes will not exist. What"
     assert little not in card(run), "books and pages"

@@ -91,6 +91,15 @@ class Stage:
         return last if self.again else measured.get(self.model_step, last)
 
     @property
+    def tokens_of_model(self) -> int | None:
+        """The tokens that the model has read which the stage hands on, with `keep: best` fewer than
+        those of its training; while it makes its model, those so far."""
+        read, step = self.last.get("tokens"), self.last.get("step")
+        if not (read and step and self.model_step) or self.again:
+            return read
+        return min(read, read // step * self.model_step)
+
+    @property
     def skipped_steps(self) -> int:
         """The steps whose rows were left out, since their loss was not a number."""
         return sum(last - first + 1 for first, last in self.header.get("skipped", []))

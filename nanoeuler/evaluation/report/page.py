@@ -88,8 +88,11 @@ def sentence(run: Run) -> str:
         if total := sum(source["train"]["bytes"] for source in run.sources.values()):
             amount = f"{size(total)} of text of {enumeration(list(run.sources))}"
         read = f"{short_count(pretrain.last['tokens'])} tokens read"
-        time = duration(pretrain.last["seconds"])
-        text += f", trained from {start} on {amount} ({read} in {time})"
+        read += f" in {duration(pretrain.last['seconds'])}"
+        best = pretrain.tokens_of_model
+        if best and best < pretrain.last["tokens"]:
+            read += f"; the model after {short_count(best)} was the best on held-out text"
+        text += f", trained from {start} on {amount} ({read})"
     for name, declared in BY_SECTION.items():
         if (stage := trained.get(name)) and (records := declared.records):
             number = stage.header.get(f"{records.unit}s")
