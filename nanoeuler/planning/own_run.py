@@ -7,7 +7,9 @@ heart. The largest size that keeps both is taken. Speeds are measured: a second 
 docs/own-text.md has the measurements behind the constants.
 """
 
+import filecmp
 import glob
+import itertools
 import math
 import multiprocessing
 import os
@@ -357,7 +359,7 @@ def write_config(path: Path, comment: Sequence[str], config: dict[str, Any]) -> 
 
     Returns where one that was there before is kept. Raises `UserError` without a change.
     """
-    kept = path.with_suffix(".before.yaml") if path.is_file() else None
+    kept = beside(path) if path.is_file() else None
     with atomic_write(path) as file:
         file.writelines(f"# {line}".rstrip() + "\n" for line in comment)
         write_yaml(config, file)
@@ -366,6 +368,15 @@ def write_config(path: Path, comment: Sequence[str], config: dict[str, Any]) -> 
         if kept:
             shutil.copy2(path, kept)
     return kept
+
+
+def beside(path: Path) -> Path:
+    """Where a configuration is kept: config.before.yaml, config.before-2.yaml, …"""
+    numbers = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
+    names = (path.with_suffix(f".before{number}.yaml") for number in numbers)
+    return next(
+        name for name in names if not name.exists() or filecmp.cmp(path, name, shallow=False)
+    )
 
 
 def named(entries: Iterable[Entry]) -> str:

@@ -349,7 +349,9 @@ def test_a_configuration_is_kept_when_another_command_makes_one(tmp_path, monkey
     file.write_text(changed)
     assert ask(1) == changed  # as it is
     assert ask(2) != changed
+    assert ask(1) != changed  # nor does the next one replace what was kept
     assert file.with_name("config.before.yaml").read_text() == changed
+    assert "train novel.txt 2" in file.with_name("config.before-2.yaml").read_text()
 
 
 def test_names_mean_nothing_in_the_configuration(tmp_path, monkeypatch):
