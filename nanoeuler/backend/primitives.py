@@ -508,12 +508,7 @@ class Primitives(ABC):
 
     @abstractmethod
     def begin_update(
-        self,
-        squares: Array,
-        schedule_2: Array,
-        losses_2: Array,
-        report_2: Array,
-        clip_norm: float,
+        self, squares: Array, schedule_2: Array, losses_2: Array, report_2: Array, clip_norm: float
     ) -> Array:
         """Scalars of an update, for the update ops, (4,) float64.
 

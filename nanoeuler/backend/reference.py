@@ -466,12 +466,7 @@ class ReferenceBackend(FormOps):
         return np.array([squared_norm_blocked(values)])
 
     def begin_update(
-        self,
-        squares: Array,
-        schedule_2: Array,
-        losses_2: Array,
-        report_2: Array,
-        clip_norm: float,
+        self, squares: Array, schedule_2: Array, losses_2: Array, report_2: Array, clip_norm: float
     ) -> Array:
         learning_rate, done = schedule_2.tolist()
         norm = report_2[0] = math.sqrt(squares.sum())

@@ -83,11 +83,7 @@ class KnownWeights:
             scatter_gradients(buffers, few)
         # residual stream → parameters
         model.backward_blocks(
-            rows.batch,
-            buffers,
-            gradients,
-            accumulate=rows.accumulate,
-            after_block=rows.after_block,
+            rows.batch, buffers, gradients, accumulate=rows.accumulate, after_block=rows.after_block
         )
 
 
@@ -132,9 +128,5 @@ class PreferenceLoss:
             ops.cross_entropy_backward(LogitRows(logits, targets_M[m], *found, weights_M[m]))
             model.backward_heads(buffers, gradients, tokens, accumulate=rows.accumulate)
         model.backward_blocks(
-            rows.batch,
-            buffers,
-            gradients,
-            accumulate=rows.accumulate,
-            after_block=rows.after_block,
+            rows.batch, buffers, gradients, accumulate=rows.accumulate, after_block=rows.after_block
         )

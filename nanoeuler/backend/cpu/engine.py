@@ -138,12 +138,7 @@ class CpuBackend(ReferenceBackend, FusingBackend):
         self.thread_pool.share(len(x), x.size // self.least_elements, kernel, *arguments)
 
     def share_product(
-        self,
-        count: int,
-        weight_OI: Array,
-        rows: int,
-        kernel: Callable[..., None],
-        *arguments: Any,
+        self, count: int, weight_OI: Array, rows: int, kernel: Callable[..., None], *arguments: Any
     ) -> None:
         """kernel(sgemm, *arguments, first, stop) on parts of range(count), for a product.
 

@@ -35,12 +35,7 @@ class OptimizerOps(ProductOps):
         return squares.reshape(-1)
 
     def begin_update(
-        self,
-        squares: Array,
-        schedule_2: Array,
-        losses_2: Array,
-        report_2: Array,
-        clip_norm: float,
+        self, squares: Array, schedule_2: Array, losses_2: Array, report_2: Array, clip_norm: float
     ) -> Array:
         scalars = self.kernels.take("update", (4,), np.float64)
         arrays = {"squares": squares, "schedule": schedule_2, "losses": losses_2}

@@ -115,12 +115,7 @@ class Block(ABC, Generic[Weights, Activations]):
 
     @abstractmethod
     def backward(
-        self,
-        ops: Backend,
-        weights: Weights,
-        gradients: Weights,
-        saved: Activations,
-        p: BlockPass,
+        self, ops: Backend, weights: Weights, gradients: Weights, saved: Activations, p: BlockPass
     ) -> None:
         """From `stream.dx` behind the block to `stream.dx` in front of it, and `gradients`."""
 

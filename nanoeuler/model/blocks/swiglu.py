@@ -7,12 +7,7 @@ import math
 from dataclasses import dataclass
 
 from nanoeuler.backend.ops import Backend
-from nanoeuler.backend.records import (
-    Array,
-    GateUp,
-    SwigluForm,
-    SwigluWeights,
-)
+from nanoeuler.backend.records import Array, GateUp, SwigluForm, SwigluWeights
 from nanoeuler.backend.runtime import Arena
 from nanoeuler.model.blocks.block import BlockPass, Mlp
 from nanoeuler.model.config import ModelConfig
