@@ -8,6 +8,8 @@ import shutil
 import numpy as np
 import pytest
 
+from nanoeuler.backend.cpu.engine import CpuBackend
+from nanoeuler.backend.cpu.ordered import OrderedProducts
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.errors import UserError
 from nanoeuler.model.files import load_model
@@ -91,6 +93,7 @@ def test_the_reference_is_kept_by_all_that_its_last_bits_depend_on():
     single, double = (computed_by(ReferenceBackend(kind)) for kind in (np.float32, np.float64))
     assert set(single) == {"engine", "device", "precision", "residual", "revision"}
     assert single != double
+    assert computed_by(CpuBackend(1)) != computed_by(CpuBackend(1, OrderedProducts()))
 
 
 @pytest.mark.parametrize("note", ["[]", "{}", "{"])

@@ -258,8 +258,10 @@ def kept_reference(path: Path) -> dict[str, np.ndarray] | None:
 
 def computed_by(backend: "Backend") -> dict[str, Any]:
     """Everything besides model and pairs that the last bits of log-probabilities depend on."""
-    names = ("engine", "device", "precision")
-    found = {name: backend.environment().get(name) for name in names}
+    environment = backend.environment()
+    found = {name: environment.get(name) for name in ("engine", "device", "precision")}
+    if "blas" in environment:  # or own products, with `reproducible: chip`
+        found["blas"] = environment["blas"]
     return found | {"residual": backend.residual.name, "revision": DPO.revision}
 
 
