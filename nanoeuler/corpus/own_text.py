@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 from nanoeuler.corpus.packed_files import PACKED
 from nanoeuler.corpus.text_files import (
+    JSON_LINES,
+    PARQUET,
     RECORDS,
     TEXTS,
     Reading,
@@ -25,7 +27,10 @@ from nanoeuler.errors import UserError, brief
 from nanoeuler.storage.folders import Outputs
 from nanoeuler.storage.names import plain_name
 
-KINDS = f"{', '.join(TEXTS)} and .jsonl with `text`, each also as {', '.join(PACKED)}"
+KINDS = (
+    f"{', '.join(TEXTS)} and {JSON_LINES} with `text`, each also as {', '.join(PACKED)}, "
+    f"and {PARQUET} with `text`"
+)
 MOST_NAMED = 5
 
 

@@ -6,6 +6,7 @@ JSON may be packed with gzip or Zstandard.
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,21 +80,36 @@ def read_parquet_rows(
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Do the same for a parquet file, a group of rows at a time. A text that is not UTF-8 comes as
     bytes."""
+    with opened(path, address) as (name, connection):
+        sizes = "select sum(total_uncompressed_size) from parquet_metadata(?)"
+        (size,) = connection.execute(sizes, [name]).fetchall()[0]
+        if size and size > most_unpacked(path.stat().st_size):
+            raise UserError(
+                f"{address}: unpacks to {size:,} bytes, over {MOST_INFLATION} times its size, "
+                "as no data set does; correct the address"
+            )
+        for number, record in enumerate(read_rows(connection, name, fields), 1):
+            yield f"row {number}", record
+
+
+def count_rows(path: Path, address: str) -> int:
+    """The rows of a parquet file, by its footer."""
+    from nanoeuler.corpus.parquet_files import reading
+
+    with opened(path, address) as (name, connection):
+        return int(connection.execute(f"select count(*) from {reading(name)}").fetchall()[0][0])
+
+
+@contextmanager
+def opened(path: Path, address: str) -> Iterator[tuple[str, "duckdb.DuckDBPyConnection"]]:
+    """A name for DuckDB of a parquet file, and a connection whose errors are explained."""
     import duckdb
 
     from nanoeuler.corpus.parquet_files import named
 
     try:
         with named(path) as name, duckdb.connect() as connection:
-            sizes = "select sum(total_uncompressed_size) from parquet_metadata(?)"
-            (size,) = connection.execute(sizes, [name]).fetchall()[0]
-            if size and size > most_unpacked(path.stat().st_size):
-                raise UserError(
-                    f"{address}: unpacks to {size:,} bytes, over {MOST_INFLATION} times its size, "
-                    "as no data set does; correct the address"
-                )
-            for number, record in enumerate(read_rows(connection, name, fields), 1):
-                yield f"row {number}", record
+            yield name, connection
     except (MemoryError, duckdb.Error) as error:
         if isinstance(error, MemoryError) or "Out of Memory Error" in str(error):
             raise UserError(

@@ -1,17 +1,19 @@
 """Read the documents of one text file: compressed or not, in one of many encodings, of any size.
 
 A file is a document. Where `<|endoftext|>` stands alone on a line, or a separator that the
-configuration names, another begins. In a .jsonl file each record's `text` is one. A file of more
-than `PIECE` bytes is read in pieces that end with a paragraph (or else as characters.py says), each
-a document, so that a file of any size fits in memory. Header and licence of Project Gutenberg are
-left out where they are recognised.
+configuration names, another begins. In .jsonl and .parquet each record's `text` is one. A file of
+more than `PIECE` bytes is read in pieces that end with a paragraph (or else as characters.py says),
+each a document, so that a file of any size fits in memory. Header and licence of Project Gutenberg
+are left out where they are recognised.
 """
 
 import codecs
+import contextlib
 import io
+import itertools
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +27,7 @@ from nanoeuler.corpus.packed_files import BLOCK, PACKED, UnfitText, Unpacked
 from nanoeuler.errors import UserError
 
 TEXTS = (".txt", ".md", ".markdown", ".rst")
-RECORDS = (".jsonl",)
+JSON_LINES, PARQUET = RECORDS = (".jsonl", ".parquet")
 PIECE = 16_000_000  # bytes
 END_OF_TEXT = "<|endoftext|>"
 NAME_IT = "name its encoding: `train --encoding NAME`, or corpus.sources: {path: …, encoding: …}"
@@ -69,7 +71,7 @@ def read_documents(file: Path, reading: Reading = USUAL, aloud: bool = False) ->
 def read_parts(file: Path, reading: Reading, aloud: bool) -> Iterator[tuple[bool, str]]:
     """Do the same, and say of each text whether it continues the document before."""
     if kind_of(file) in RECORDS:
-        yield from ((False, text) for text in read_records(file, aloud))
+        yield from ((False, text) for text in read_records(file, records_of(file), aloud))
         return
     separator = re.escape((reading.separator or END_OF_TEXT).strip())
     border = re.compile(rf"^[^\S\n]*+{separator}[^\S\n]*+$", re.MULTILINE)
@@ -106,19 +108,16 @@ def buffered(file: Path) -> io.BufferedReader:
     return io.BufferedReader(raw, BLOCK)
 
 
-def read_records(file: Path, aloud: bool) -> Iterator[str]:
-    """Yield the `text` of each record of a file of JSON lines; others are counted and said."""
+def read_records(file: Path, records: Iterable[Any], aloud: bool) -> Iterator[str]:
+    """Yield the `text` of each record of a file; others are counted and said."""
     bad = 0
     try:
-        with buffered(file) as opened:
-            if not opened.peek(1):
-                return
-            for _, record in parse_json_records(opened, str(file)):
-                text = record.get("text") if isinstance(record, dict) else None
-                if not isinstance(text, str):
-                    bad += 1
-                elif text.strip():
-                    yield decode(text.encode("utf-8", "replace")).text
+        for record in records:
+            text = record.get("text") if isinstance(record, dict) else None
+            if not isinstance(text, str):
+                bad += 1
+            elif text.strip():
+                yield decode(text.encode("utf-8", "replace")).text
     except UnfitText:
         raise
     except UserError as error:
@@ -127,15 +126,60 @@ def read_records(file: Path, aloud: bool) -> Iterator[str]:
         log.line("text", f"{file}: {log.counted(bad, 'record')} without a `text` left out")
 
 
+def records_of(file: Path) -> Iterator[Any]:
+    if kind_of(file) == PARQUET:
+        from nanoeuler.corpus.record_files import read_parquet_rows
+
+        yield from (record for _, record in read_parquet_rows(file, str(file), ["text"]))
+        return
+    with buffered(file) as opened:
+        if opened.peek(1):
+            yield from json_records(opened, file)
+
+
+def json_records(opened: io.BufferedReader, file: Path) -> Iterator[Any]:
+    return (record for _, record in parse_json_records(opened, str(file)))
+
+
 def has_text_records(file: Path) -> bool:
-    """Whether the first record of a file of JSON lines has a `text`."""
+    """Whether the first record of a file has a `text`."""
+    record: Any = None
     try:
-        with buffered(file) as opened:
-            line = opened.readline(BLOCK * 8)
-        record: Any = json.loads(line)
+        if kind_of(file) == PARQUET:
+            record = next(records_of(file), None)
+        else:
+            with buffered(file) as opened:
+                record = json.loads(opened.readline(BLOCK * 8))
     except (UserError, ValueError, RecursionError):
         return False
     return isinstance(record, dict) and isinstance(record.get("text"), str)
+
+
+def read_opening(file: Path, reading: Reading) -> tuple[list[str], float]:
+    """Texts of the first `PIECE` bytes of a larger file, and about how many times as much it has.
+
+    Raises `UnfitText`, as `read_documents` does.
+    """
+    size, kind = file.stat().st_size, kind_of(file)
+    if kind == PARQUET:
+        from nanoeuler.corpus.record_files import count_rows
+
+        total = count_rows(file, str(file))
+        rows = max(1, total * PIECE // size)
+        records = itertools.islice(records_of(file), rows)
+        return list(read_records(file, records, False)), total / rows
+    with Unpacked(file) as opened:
+        block = opened.read_fully(PIECE)
+        times = size / opened.packed.tell()
+    if kind in RECORDS:
+        texts: list[str] = []
+        lines: Any = io.BytesIO(block[: block.rfind(b"\n") + 1])
+        with contextlib.suppress(UnfitText):  # the end of a list is not there
+            texts.extend(read_records(file, json_records(io.BufferedReader(lines), file), False))
+        return (texts, times) if texts else ([*read_documents(file, reading)], 1.0)
+    encoding = reading.encoding or find_encoding(file, block)
+    decoder = codecs.getincrementaldecoder(encoding)()
+    return [recode(file, block, 0, decoder, encoding, last=False).decode()], times
 
 
 class Piece(NamedTuple):

@@ -1,11 +1,10 @@
 """A sample of one's own text, from which its size in tokens is estimated before it is prepared."""
 
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from nanoeuler.corpus.text_files import PIECE, Reading, read_documents
+from nanoeuler.corpus.text_files import PIECE, Reading, read_documents, read_opening
 from nanoeuler.errors import UserError
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.bpe import learn
@@ -56,23 +55,24 @@ class OwnTextSize(NamedTuple):
 def measure(files: Sequence[tuple[Path, Reading]], vocab_size: int) -> OwnTextSize:
     """About the size of the text in `files`, for a tokenizer that is learned from it.
 
-    Of a file above `PIECE` only the first piece is read. Raises `UserError` when a file of the
+    Of a file above `PIECE` bytes only so many are read. Raises `UserError` when a file of the
     sample cannot be read, or none has text.
     """
     total = sum(file.stat().st_size for file, _ in files)
     sample = Sample(total)
-    read = kept = 0  # bytes of the files that the sample was taken from, and of their text
+    read = kept = 0.0  # bytes of the files that the sample was taken from, and of their text
     for file, reading in files:
         size = file.stat().st_size
         if not sample.wants(size):
             sample.seen += size
             continue
-        pieces = 1 if size > PIECE else None
-        for text in itertools.islice(read_documents(file, reading), pieces):
+        large = size > PIECE
+        texts, times = read_opening(file, reading) if large else (read_documents(file, reading), 1)
+        for text in texts:
             document = text.encode("utf-8", "replace")
-            sample.add(document, size / PIECE if pieces else 1.0)
-            kept += len(document)
-        read += min(size, PIECE)
+            sample.add(document, times)
+            kept += times * len(document)
+        read += size
     if not kept:
         raise UserError("corpus.sources: there is no text of your own in its files; add some")
     tokenizer = Tokenizer(build(learn(count_words(sample.blocks), vocab_size)))

@@ -7,6 +7,7 @@ import lzma
 import os
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from nanoeuler import log
@@ -78,15 +79,21 @@ def lines(*records: object) -> bytes:
     return "".join(json.dumps(record) + "\n" for record in records).encode()
 
 
-def test_each_record_of_json_lines_is_a_document_and_what_has_no_text_is_counted(tmp_path, capsys):
+def test_each_record_is_a_document_and_what_has_no_text_is_counted(tmp_path, capsys):
     records = lines({"text": "One.", "url": "x"}, {"text": "Two é."}, {"prompt": "x"}, [1])
     (tmp_path / "pages.jsonl").write_bytes(records)
     (tmp_path / "more.jsonl.gz").write_bytes(gzip.compress(lines({"text": "Three."})))
     (tmp_path / "chats.jsonl").write_bytes(lines({"messages": []}))
-    assert texts(tmp_path) == ["Three.", "One.", "Two é."]
+    for name, rows in (
+        ("rows", "(1, 'Four ü.'), (2, null), (3, 'Five.')) t(id, text)"),
+        ("ids", "(1)) t(id)"),
+    ):
+        duckdb.execute(f"copy (select * from (values {rows}) to '{tmp_path / name}.parquet'")
+    assert texts(tmp_path) == ["Three.", "One.", "Two é.", "Four ü.", "Five."]
     said = capsys.readouterr().err
     assert "pages.jsonl: 2 records without a `text` left out" in said
-    assert "left out 1 .jsonl without `text`" in said
+    assert "rows.parquet: 1 record without a `text` left out" in said
+    assert "left out 1 .jsonl without `text`, 1 .parquet without `text`" in said
 
 
 def test_documents_in_a_file_part_at_the_end_of_text_or_at_a_line_of_one_s_own(tmp_path):
