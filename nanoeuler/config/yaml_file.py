@@ -68,7 +68,7 @@ def write_yaml(value: Any, file: IO[str]) -> None:
     yaml.dump(value, file, Dumper, sort_keys=False, allow_unicode=True, width=90)
 
 
-def read_yaml(path: str | Path) -> tuple[Any, dict[Key, str]]:
+def read_yaml(path: str | Path, exact: bool = False) -> tuple[Any, dict[Key, str]]:
     """Return the content of a YAML file, and for each key where it is: "file, line 7".
 
     Raises `UserError` when the file is missing or `parse_yaml` refuses it.
@@ -90,17 +90,21 @@ def read_yaml(path: str | Path) -> tuple[Any, dict[Key, str]]:
         ) from error
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 text; save it as UTF-8") from error
-    return parse_yaml(text, str(path))
+    return parse_yaml(text, str(path), exact=exact)
 
 
-def parse_yaml(text: str, name: str, line: int = 1) -> tuple[Any, dict[Key, str]]:
+def parse_yaml(
+    text: str, name: str, line: int = 1, exact: bool = False
+) -> tuple[Any, dict[Key, str]]:
     """Return the value of a YAML document, and for each key where it is: "name, line 7".
 
     `line` is that of its first in the file `name`. Raises `UserError` where it is not YAML, and for
-    explicit tags, a key that is given twice, and too many or too deep values.
+    explicit tags, a key that is given twice, and too many or too deep values; with `exact` for a
+    question mark in a list in brackets, too, as Snakemake does.
     """
     worded = len(text) <= MOST_WORDED
-    quick = worded and "\t" not in text  # libyaml forgives some tabs
+    # libyaml forgives some tabs, and question marks
+    quick = worded and "\t" not in text and not (exact and "?" in text)
     try:
         try:
             return Document(name, line).read(parse(text, quick or not worded))
@@ -131,7 +135,7 @@ def parse(text: str, quick: bool) -> Iterator[yaml.Event]:
 
 def read_keys(path: str | Path) -> tuple[dict[Any, Any], dict[Key, str]]:
     """`read_yaml` of a file that holds keys with values; raises `UserError` for any other."""
-    content, locations = read_yaml(path)
+    content, locations = read_yaml(path, exact=True)
     if not isinstance(content, dict | None):
         raise UserError(
             f"{path}: holds {type(content).__name__} instead of keys with values; "

@@ -31,6 +31,10 @@ MISTAKES = {
         {"added": "sft: {learning_rate: 0,1}"},
         r"line 9: unknown key sft.1; a comma parts keys: write a number without one, such as 0.1",
     ),
+    "a question mark in brackets, which Snakemake does not read": (
+        {"added": "evaluate: {prompts: [Who are you?]}"},
+        r"line 9: not valid YAML: expected ',' or '\]', but got '\?'; check .* the quotes there",
+    ),
     "text for a number": (
         {"learning_rate": "fast"},
         r"line 8: pretrain.learning_rate must be a number above 0 and at most 1, "
