@@ -17,6 +17,7 @@ from nanoeuler.model.config import ModelConfig, refined
 from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.refining import refine
 from nanoeuler.system.energy import ENERGIES, Meter
+from nanoeuler.system.numpy_blas import use_one_thread
 from nanoeuler.training.checkpoint import Checkpoints
 from nanoeuler.training.job import Job, Scores
 from nanoeuler.training.micro_batches import micro_batch_rows
@@ -50,6 +51,8 @@ class Worker:
     def __init__(self, job: Job, checkpoints: Checkpoints):
         self.job, self.checkpoints = job, checkpoints
         self.micro_batch_rows = micro_batch_rows(job)
+        if job.lanes:
+            use_one_thread()  # of NumPy's BLAS, which the specification multiplies by
         lora = job.config.lora
         self.dropout = getattr(job.settings, "dropout", 0.0)
         self.drops = self.dropout > 0 or (lora is not None and lora.dropout > 0)

@@ -9,8 +9,10 @@ import pytest
 from nanoeuler.backend.cpu.engine import CpuBackend
 from nanoeuler.backend.cpu.runtime import SHORT_SLICE_LOGITS
 from nanoeuler.backend.runtime import Runtime
+from nanoeuler.cli import main
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.spec import block_matrices, storage_elements, trained_table
+from nanoeuler.system.numpy_blas import THREADS, use_one_thread
 from nanoeuler.training import lanes
 from nanoeuler.training.distributed.parameters import cuts
 from tests.training.test_chip import weights_after
@@ -46,6 +48,15 @@ def test_any_number_of_ranks_and_rows_at_once_gives_the_same_bits(exact):
 
 def test_any_number_of_threads_gives_the_same_bits():
     assert len({weights_after("ranks", threads) for threads in (1, 2, 3)}) == 1
+
+
+def test_the_specification_multiplies_by_one_thread(exact):
+    library = use_one_thread()
+    found = next(name for name in THREADS if hasattr(library, name))
+    getattr(library, found)(2)
+    exact.config["pretrain"]["tokens"] = 256
+    main(exact.command("pretrain")[3:])
+    assert getattr(library, found.replace("_set_", "_get_"))() == 1
 
 
 def test_what_four_ranks_began_one_ends(exact):

@@ -15,7 +15,6 @@ small ones. MKL is as fast without such cuts.
 """
 
 import ctypes
-import importlib
 from importlib import metadata
 from typing import Any
 
@@ -27,6 +26,7 @@ from numba.extending import intrinsic
 
 from nanoeuler.system import provenance
 from nanoeuler.system.compiling import compiled
+from nanoeuler.system.numpy_blas import use_one_thread
 
 Integer = type[ctypes.c_int] | type[ctypes.c_int64]
 
@@ -36,12 +36,6 @@ NAMES: dict[str, Integer] = {
     "cblas_sgemm": ctypes.c_int,
 }
 """Names of the function, each with its integer type."""
-THREADS = (
-    "scipy_openblas_set_num_threads64_",
-    "openblas_set_num_threads64_",
-    "openblas_set_num_threads",
-    "MKL_Set_Num_Threads",
-)
 ROW_MAJOR, PLAIN, TRANSPOSED = 101, 111, 112
 MKL_THREADING_SEQUENTIAL = 1
 MKL_CBWR_AUTO = 2
@@ -75,12 +69,7 @@ class Blas:
     """CBLAS's sgemm of MKL, or as NumPy links it. Sets BLAS to one thread."""
 
     def __init__(self) -> None:
-        # symbols of the libraries that this one links are found through it
-        numpy_core = importlib.import_module("numpy._core._multiarray_umath")
-        library = ctypes.CDLL(numpy_core.__file__)
-        for name in THREADS:
-            if hasattr(library, name):
-                getattr(library, name)(ctypes.c_int(1))
+        library = use_one_thread()
         linked = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
         self.label = f"{linked.get('name')} {linked.get('version')}"
         """Name and version, which last bits depend on."""
