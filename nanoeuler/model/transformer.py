@@ -116,7 +116,7 @@ class Transformer:
         return buffers
 
     def rows(self, batch: Batch, buffers: PassBuffers) -> Rows:
-        """Positions and document starts of the tokens of `batch`."""
+        """What blocks are told of the tokens of `batch`."""
         self.rotary.need(buffers.length)
         ids, positions = batch.ids.reshape(-1), batch.positions.reshape(-1)
         seeds = None if batch.seeds is None else batch.seeds.reshape(-1)
