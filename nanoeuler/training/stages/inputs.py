@@ -41,8 +41,8 @@ class Inputs(Generic[Settings]):
         return self.settings.context or ModelConfig.from_dict(self.config["model"]).context
 
     def start(self: "Inputs[Tuning]") -> tuple[ModelConfig, Tokenizer, Parent | None]:
-        """What a stage of tuning trains, with its context and adapters, and starts from. Raises
-        `UserError` where these do not fit together."""
+        """The model of a stage of tuning, with its context and adapters; its tokenizer; and the
+        parent, if it has one. Raises `UserError` where these do not fit together."""
         model = replace(ModelConfig.from_dict(self.config["model"]), context=self.context)
         model = adapted(model, self.settings.lora)
         tokenizer, parent = Tokenizer.load(self.tokenizer), None
