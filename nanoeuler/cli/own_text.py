@@ -24,6 +24,8 @@ from nanoeuler.shipped import find_snakefile
 
 MOST_MINUTES = 24 * 60
 RESULTS = Path("results")
+ALIKE = re.compile(r"(?<=[\s'])(\./)+(?=[^\s'/])|(?<=[^\s'/])/+(?=[\s']|$)")
+"""What of the paths in a command makes no difference."""
 
 
 def register(subparsers: Subparsers) -> None:
@@ -133,7 +135,7 @@ def prepare(
     from nanoeuler.planning import continued_run, own_run
 
     first_line = f"# {request}"
-    if config_file.is_file() and asks(config_file) == first_line:
+    if config_file.is_file() and asks(config_file, first_line):
         log.line("config", f"{config_file} is there and is taken as it is")
         if Paths(load(config_file)).own_text_changed():
             log.line("config", "its text has changed; other --minutes choose its settings anew")
@@ -272,13 +274,17 @@ def belongs(config_file: Path, texts: Sequence[str], first_line: str) -> bool:
     """Whether this configuration is that of a run of `texts`."""
     if not config_file.is_file():
         return False
-    return asks(config_file) == first_line or real_paths(sources(config_file)) == real_paths(texts)
+    return asks(config_file, first_line) or real_paths(sources(config_file)) == real_paths(texts)
 
 
-def asks(config_file: Path) -> str:
-    """The first line of a configuration, which says what command has written it."""
+def asks(config_file: Path, first_line: str) -> bool:
+    """Whether a configuration begins with this line, which says what command has written it.
+
+    `notes/` and `./notes` are `notes`.
+    """
     with open(config_file, encoding="utf-8", errors="replace") as file:
-        return file.readline(100_000).rstrip("\n")
+        found = file.readline(100_000).rstrip("\n")
+    return ALIKE.sub("", found) == ALIKE.sub("", first_line)
 
 
 def sources(config_file: Path) -> list[str]:

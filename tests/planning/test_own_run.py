@@ -369,13 +369,14 @@ def test_a_configuration_is_kept_when_another_command_makes_one(tmp_path, monkey
     (tmp_path / "novel.txt").write_text(PROSE)
     file = tmp_path / "results/novel/config.yaml"
 
-    def ask(minutes: float) -> str:
-        prepare(file, "novel", ["novel.txt"], minutes, f"nanoeuler train novel.txt {minutes}")
+    def ask(minutes: float, text: str = "novel.txt") -> str:
+        prepare(file, "novel", [text], minutes, f"nanoeuler train {text} {minutes}")
         return file.read_text()
 
     changed = ask(1) + "seed: 7\n"
     file.write_text(changed)
     assert ask(1) == changed  # as it is
+    assert ask(1, "./novel.txt") == changed
     assert ask(2) != changed
     assert ask(1) != changed  # nor does the next one replace what was kept
     assert file.with_name("config.before.yaml").read_text() == changed
