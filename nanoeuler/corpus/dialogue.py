@@ -17,6 +17,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from nanoeuler.storage.shape import is_text
+
 NO_PLACE = ("tools", "functions", "images", "image", "videos", "video", "audios", "audio")
 """Fields of a record that belong to its prompt, for which templates have no place."""
 NO_PLACE_IN_MESSAGES = ("tool_calls", "function_call", "tool_call_id", *NO_PLACE)
@@ -62,7 +64,7 @@ def check_text(value: Any, name: str, may_be_empty: bool = False) -> str:
         raise Unusable(f"{name} is not text")
     if not value.strip() and not may_be_empty:
         raise Unusable(f"{name} is empty")
-    if any("\ud800" <= letter <= "\udfff" for letter in value):
+    if not is_text(value):
         raise Unusable(f"{name} has half a character (a lone surrogate)")
     return value
 

@@ -16,7 +16,7 @@ one prompt are on one side.
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -99,17 +99,17 @@ def prepare(
         mixture[-1] |= {"weight": weight, "records": len(found)}
         bad += problems
         before = len(records)
-        for record in found:
-            key = canonical_json(record)
+        for key, record in found.items():
             records.setdefault(key, record)
             weights.setdefault(key, weight)
         copies += twice + before + len(found) - len(records)
     address = ", ".join(member["url"] for member in mixture)
     splits = split(records.values(), validation_share, address)
+    weight_of = {id(record): weights[key] for key, record in records.items()}
     splits["train"] = [
         record
         for record in splits["train"]
-        for _ in range(repetitions(record, weights[canonical_json(record)]))
+        for _ in range(repetitions(record, weight_of[id(record)]))
     ]
     manifest: dict[str, Any] = {
         "version": 1,
@@ -164,7 +164,7 @@ def prepare_file(
     wanted: str,
     read: set[str],
     unit: str,
-    facts: Callable[[Sequence[Record]], dict[str, Any]] = lambda records: {},
+    facts: Callable[[Collection[Record]], dict[str, Any]] = lambda records: {},
 ) -> dict[str, Any]:
     """Convert one file of preferences or problems, as `kind` says; return the manifest.
 
@@ -180,7 +180,7 @@ def prepare_file(
     with local_copy(source, output, patience) as copy:
         found, bad, copies, not_read = check_records(copy.path, source.url, check, wanted, read)
         origin = {"url": source.url, "revision": copy.revision, "sha256": copy.sha256}
-    splits = split(found, validation_share, source.url)
+    splits = split(found.values(), validation_share, source.url)
     manifest: dict[str, Any] = {
         "version": 1,
         "name": name,
@@ -188,7 +188,7 @@ def prepare_file(
         "licence": entry.get("licence"),
         "validation_share": validation_share,
         unit: len(found),
-        **facts(found),
+        **facts(found.values()),
         "bad": dict(bad),
         "not_read": dict(not_read),
         "duplicates": copies,
@@ -215,19 +215,21 @@ def repetitions(record: Record, weight: float) -> int:
     The hash of a record decides about the fraction of its weight.
     """
     whole = int(weight)
+    if whole == weight:
+        return whole
     digest = hashlib.sha256(canonical_json(record).encode()).digest()
     return whole + (int.from_bytes(digest[8:16], "big") / 2**64 < weight - whole)
 
 
 def check_records(
     path: Path, address: str, check: Callable[[Any], Record], wanted: str, read: set[str]
-) -> tuple[list[Record], Counter[str], int, Counter[str]]:
+) -> tuple[dict[str, Record], Counter[str], int, Counter[str]]:
     """Read the good records of a file with `check`, which raises `Unusable` for bad ones.
 
-    Returns them in their order, the counted faults of the bad ones, the number of exact copies of
-    earlier records, and of how many records each field beside `read` was not read. Raises
-    `UserError`, saying that records with `wanted` are needed, for a file without records or with
-    more bad ones than good ones.
+    Returns them by their canonical JSON, in their order, the counted faults of the bad ones, the
+    number of exact copies of earlier records, and of how many records each field beside `read` was
+    not read. Raises `UserError`, saying that records with `wanted` are needed, for a file without
+    records or with more bad ones than good ones.
     """
     records: dict[str, Record] = {}
     faults = Faults(address)
@@ -250,7 +252,7 @@ def check_records(
     if not_read:
         told = ", ".join(f"{name} ({count:,})" for name, count in not_read.most_common())
         log.line("not-read", f"{address}: fields of records that are not read: {told}")
-    return list(records.values()), bad, total - bad.total() - len(records), not_read
+    return records, bad, total - bad.total() - len(records), not_read
 
 
 def find_entry(name: str, sources: Mapping[str, Any], section: str) -> Mapping[str, Any]:

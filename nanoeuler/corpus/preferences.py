@@ -16,7 +16,7 @@ Each may have a `system` message, a `history` and an `input`, as instructions do
 can be learned from are left out and counted. All pairs of one prompt are on one side of the split.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,7 @@ def prepare(
     return prepare_file("preferences", given, read_pair, WANTED, READ, "pairs", count_longer)
 
 
-def count_longer(pairs: Sequence[Pair]) -> dict[str, Any]:
+def count_longer(pairs: Collection[Pair]) -> dict[str, Any]:
     """How often the chosen reply is the longer one, which a model could learn instead."""
     return {"chosen_is_longer": sum(len(each["chosen"]) > len(each["rejected"]) for each in pairs)}
 

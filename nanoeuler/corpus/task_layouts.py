@@ -37,6 +37,8 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from nanoeuler.storage.shape import is_text
+
 Item = dict[str, Any]
 Record = Mapping[str, Any]
 
@@ -260,7 +262,7 @@ def text(record: Record, field: str) -> str:
     value = record.get(field)
     if not isinstance(value, str):
         raise BadItem(f"{field} is missing or not text")
-    if any("\ud800" <= letter <= "\udfff" for letter in value):
+    if not is_text(value):
         raise BadItem(f"{field} has half a character (a lone surrogate)")
     return value
 

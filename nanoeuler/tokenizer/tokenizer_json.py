@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from nanoeuler.errors import UserError, brief
 from nanoeuler.storage.files import read_json, write_json
 from nanoeuler.storage.integrity import Origin, check_note, note_path
+from nanoeuler.storage.shape import is_text
 from nanoeuler.tokenizer import sentencepiece
 from nanoeuler.tokenizer.vocabulary import (
     BYTE_OF_CHARACTER,
@@ -262,7 +263,7 @@ class Reader:
                 token = brief(entry["content"])
                 self.refuse(f"damaged: its added token {token} does not say whether {wrong[0]}")
         for entry in added:
-            if any("\ud800" <= character <= "\udfff" for character in entry["content"]):
+            if not is_text(entry["content"]):
                 self.refuse(f"damaged: its added token {brief(entry)} has half a character")
         return added
 
