@@ -10,8 +10,10 @@ side: the losses of all lanes, and the squared gradients of all cells of the fla
 import math
 
 from nanoeuler import log
+from nanoeuler.backend.ops import Backend
 from nanoeuler.errors import UserError
 from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.spec import trained_table
 
 LANES = 8
@@ -38,6 +40,15 @@ def require_lanes(stage: str, rows: int, ranks: int, *, rounded: bool) -> None:
             f"in {log.counted(lanes_of(rows), 'part')}, which {ranks} ranks cannot share; take 1, "
             f"2, 4 or 8 ranks, and {stage}.batch_tokens of a multiple of as many rows"
         )
+
+
+def engine_beside_steps(reproducible: str | None, config: ModelConfig, engine: Backend) -> Backend:
+    """The engine by which a model is computed beside the steps: one whose bits depend on no number
+    of threads where those are promised. BLAS rounds rows otherwise that several threads share; own
+    products don't."""
+    if reproducible != "ranks":
+        return engine
+    return engine.runtime.replicas(engine, FlatBuffer.elements(config), lanes=1)[0]
 
 
 def rows_at_once(rows: int, length: int, tokens: int) -> int:

@@ -8,8 +8,6 @@ import shutil
 import numpy as np
 import pytest
 
-from nanoeuler.backend.cpu.engine import CpuBackend
-from nanoeuler.backend.cpu.ordered import OrderedProducts
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.errors import UserError
 from nanoeuler.model.files import load_model
@@ -90,10 +88,12 @@ def test_a_damaged_reference_is_computed_again(trainer, tuned):
 
 
 def test_the_reference_is_kept_by_all_that_its_last_bits_depend_on():
-    single, double = (computed_by(ReferenceBackend(kind)) for kind in (np.float32, np.float64))
+    engines = [ReferenceBackend(kind) for kind in (np.float32, np.float64)]
+    single, double = (computed_by(engine, None) for engine in engines)
     assert set(single) == {"engine", "device", "precision", "residual", "revision"}
     assert single != double
-    assert computed_by(CpuBackend(1)) != computed_by(CpuBackend(1, OrderedProducts()))
+    modes = [computed_by(engines[0], mode)["reproducible"] for mode in ("ranks", "chip")]
+    assert modes == ["ranks", "chip"]
 
 
 @pytest.mark.parametrize("note", ["[]", "{}", "{"])

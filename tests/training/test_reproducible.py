@@ -15,6 +15,7 @@ from nanoeuler.model.spec import block_matrices, storage_elements, trained_table
 from nanoeuler.system.numpy_blas import THREADS, use_one_thread
 from nanoeuler.training import lanes
 from nanoeuler.training.distributed.parameters import cuts
+from tests.models import ODD
 from tests.training.test_chip import weights_after
 
 FOUR = ("--ranks", "4")
@@ -48,6 +49,13 @@ def test_any_number_of_ranks_and_rows_at_once_gives_the_same_bits(exact):
 
 def test_any_number_of_threads_gives_the_same_bits():
     assert len({weights_after("ranks", threads) for threads in (1, 2, 3)}) == 1
+
+
+def test_beside_the_steps_several_threads_share_no_product_of_blas():
+    engine, config = CpuBackend(3), ModelConfig.from_dict(ODD)
+    assert lanes.engine_beside_steps("ranks", config, engine).threads == 1
+    assert lanes.engine_beside_steps("chip", config, engine) is engine  # whose products have orders
+    assert lanes.engine_beside_steps(None, config, engine) is engine
 
 
 def test_the_specification_multiplies_by_one_thread(exact):

@@ -35,6 +35,7 @@ from nanoeuler.system.arithmetic import exp, softplus
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.training.distributed.group import ALONE, Group
 from nanoeuler.training.job import Job
+from nanoeuler.training.lanes import engine_beside_steps
 from nanoeuler.training.objectives import PreferenceLoss
 from nanoeuler.training.pairs import PairFit, PairStream, TokenPair, encode_pairs, reply_sums
 from nanoeuler.training.schedule import Amount, Schedule
@@ -89,11 +90,12 @@ def job(inputs: Inputs[Dpo], backend: "Backend", group: Group = ALONE) -> Job:
 
     def prepare() -> None:
         start = parent.at_start(model, seed)
+        engine = engine_beside_steps(settings.reproducible, model, backend)
         reference.update(
             reference_logprobs(
                 inputs.output / "reference",
-                origin | computed_by(backend),
-                lambda: Transformer(model, backend.from_host(start), backend, base=base),
+                origin | computed_by(backend, settings.reproducible),
+                lambda: Transformer(model, engine.from_host(start), engine, base=base),
                 training,
                 held_out,
                 group,
@@ -256,12 +258,12 @@ def kept_reference(path: Path) -> dict[str, np.ndarray] | None:
     return found
 
 
-def computed_by(backend: "Backend") -> dict[str, Any]:
+def computed_by(backend: "Backend", reproducible: str | None) -> dict[str, Any]:
     """Everything besides model and pairs that the last bits of log-probabilities depend on."""
-    environment = backend.environment()
-    found = {name: environment.get(name) for name in ("engine", "device", "precision")}
-    if "blas" in environment:  # or own products, with `reproducible: chip`
-        found["blas"] = environment["blas"]
+    names = ("engine", "device", "precision")
+    found = {name: backend.environment().get(name) for name in names}
+    if reproducible:  # by one thread, or by other products
+        found["reproducible"] = reproducible
     return found | {"residual": backend.residual.name, "revision": DPO.revision}
 
 

@@ -22,6 +22,7 @@ from nanoeuler.storage.record_folder import RecordFolder
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.training.distributed.group import ALONE, Group
 from nanoeuler.training.job import Job
+from nanoeuler.training.lanes import engine_beside_steps
 from nanoeuler.training.rewards import Rewards
 from nanoeuler.training.rollouts import Fit, PolicyGradient, RolloutStream, Sampler, read_problems
 from nanoeuler.training.schedule import Amount, Schedule
@@ -72,7 +73,8 @@ def job(inputs: Inputs[Rl], backend: "Backend", group: Group = ALONE) -> Job:
     def prepare() -> None:
         if settings.kl > 0:
             start = parent.at_start(model, seed).copy()  # training moves the others
-            stream.reference = Transformer(model, backend.from_host(start), backend, base=base)
+            engine = engine_beside_steps(settings.reproducible, model, backend)
+            stream.reference = Transformer(model, engine.from_host(start), engine, base=base)
 
     log.line(
         "problems",
