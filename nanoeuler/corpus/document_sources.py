@@ -24,12 +24,22 @@ from nanoeuler.corpus.extracted_pages import count_pages, read_index, read_pages
 from nanoeuler.corpus.gutenberg import join_lines
 from nanoeuler.corpus.packed_files import UnfitText
 from nanoeuler.corpus.split import position, title_key
-from nanoeuler.corpus.text_files import USUAL, Reading, read_parts
+from nanoeuler.corpus.text_files import (
+    JSON_LINES,
+    RECORDS,
+    TEXTS,
+    USUAL,
+    Reading,
+    kind_of,
+    read_parts,
+)
 from nanoeuler.errors import UserError
 from nanoeuler.storage.files import explain_os_errors, read_json
 
 OWN_TEXT = "own_text"
 ESCAPE = "surrogateescape"  # a book's bytes come back as they were, if they are UTF-8 or not
+PLAIN = (*TEXTS, JSON_LINES)
+UNPACKED = 3  # bytes of text for one of a packed file, about
 MOST_NAMED = 50  # files that cannot be read, in one error
 
 
@@ -280,7 +290,11 @@ class OwnText(Reader):
     ends: dict[Path, int] = field(default_factory=dict)  # documents up to the end of each file
 
     def size(self) -> int:
-        return sum(file.stat().st_size for file in self.files if file.exists())
+        return sum(
+            file.stat().st_size * (1 if file.suffix.lower() in PLAIN else UNPACKED)
+            for file in self.files
+            if file.exists()
+        )
 
     def origins(self) -> list[dict[str, Any]]:
         ends = [0, *(self.ends[file] for file in self.files if file in self.ends)]
@@ -335,6 +349,10 @@ class OwnText(Reader):
         if unfit:
             raise all_unfit(unfit)
         if not number and self.seen is None:
+            if any(kind_of(file) in RECORDS and file.stat().st_size for file in self.files):
+                raise UserError(
+                    f"{self.path}: none of its records has a `text`; name the field with it so"
+                )
             raise UserError(f"{self.path}: empty; leave it out or put text into it")
         if self.left_out and aloud:
             log.line(

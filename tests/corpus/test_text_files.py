@@ -5,6 +5,7 @@ import gzip
 import json
 import lzma
 import os
+import random
 from pathlib import Path
 
 import duckdb
@@ -138,11 +139,28 @@ def test_blank_notes_are_skipped_and_counted(tmp_path, capsys):
     assert "left out 1 empty" in said
 
 
-@pytest.mark.parametrize("raw", [b"", b" \r\n\t \n"])
-def test_a_blank_file_by_itself_is_refused(tmp_path, raw):
-    (tmp_path / "a.txt").write_bytes(raw)
-    with pytest.raises(UserError, match=r"a\.txt: empty; leave it out or put text into it"):
-        texts(tmp_path / "a.txt")
+@pytest.mark.parametrize(
+    ("name", "raw", "sentence"),
+    [
+        ("a.txt", b"", "empty; leave it out or put text into it"),
+        ("a.txt", b" \r\n\t \n", "empty; leave it out or put text into it"),
+        ("a.jsonl", b'{"body": "words"}\n', "none of its records has a `text`; name the field"),
+    ],
+)
+def test_a_file_without_text_by_itself_is_refused(tmp_path, name, raw, sentence):
+    (tmp_path / name).write_bytes(raw)
+    with pytest.raises(UserError, match=f"{name}: {sentence}"):
+        texts(tmp_path / name)
+
+
+def test_the_size_of_a_packed_file_is_about_that_of_its_text(tmp_path):
+    choose = random.Random(1)
+    words = ["".join(choose.choices("abcdefghijklmnop", k=5)) for _ in range(500)]
+    prose = " ".join(choose.choices(words, k=9000))
+    (tmp_path / "a.txt").write_text(prose)
+    (tmp_path / "b.txt.gz").write_bytes(gzip.compress(prose.encode()))
+    assert source(tmp_path / "a.txt").size() == len(prose)
+    assert source(tmp_path / "b.txt.gz").size() == pytest.approx(len(prose), rel=0.5)
 
 
 def test_all_bad_files_are_named_at_once_each_with_its_first_bad_byte(tmp_path):
