@@ -109,7 +109,10 @@ class Made:
         """The stage, to be trained again. Raises `UserError` where it would be another."""
         paths = Paths(self.config)
         settings = self.stage.settings.read(self.config[self.stage.section])
-        settings = replace(settings, micro_batch_rows="auto")  # those of the run: see `begin`
+        # as the run computed, whatever its configuration now says; for the rows see `begin`
+        used = self.header.get("config", {}).get(self.stage.section, {})
+        again = used.get("recompute", settings.recompute) is True
+        settings = replace(settings, micro_batch_rows="auto", recompute=again)
         parent = paths.parent(self.stage).get("parent") or settings.init_from
         data, *others = paths.material(self.stage).items()
         inputs = Inputs(

@@ -173,6 +173,8 @@ class Trainer:
             for values in (before, here):
                 for key in ("threads", "micro_batch_rows", "ranks"):
                     values.pop(key, None)
+        here["recompute"] = self.job.settings.recompute
+        before["recompute"] = saved["section"].get("recompute", False)
         changed = changes(before, here)
         if changed:
             log.line(

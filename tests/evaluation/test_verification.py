@@ -79,7 +79,7 @@ def test_a_part_begins_with_the_checkpoint_before_it(run, capsys):
 
 def test_rows_are_computed_as_the_run_did_and_not_as_its_configuration_now_says(copied, capsys):
     config = configuration_in(copied)
-    config["pretrain"] |= {"micro_batch_rows": 1}
+    config["pretrain"] |= {"micro_batch_rows": 1, "recompute": True}
     write_resolved(copied / "configuration.json", config)
     assert verify(capsys, copied)[0] == 0
 

@@ -209,11 +209,11 @@ def test_a_resumed_run_computes_as_many_rows_at_once_as_it_is_told(trainer, unin
     trainer.config["pretrain"]["checkpoint_minutes"] = FREQUENT
     trainer.stop_at(13, signal.SIGINT)
     before = trainer.metrics()[0]["micro_batch_rows"]
-    trainer.config["pretrain"]["micro_batch_rows"] = 1
+    trainer.config["pretrain"] |= {"micro_batch_rows": 1, "recompute": True}
     said = trainer.run()
     assert before > 1
     assert (
-        f"resuming with another micro_batch_rows {before} → 1: "
+        f"resuming with another micro_batch_rows {before} → 1, recompute False → True: "
         "results agree within rounding, not to the bit" in said
     )
     losses, whole = (
