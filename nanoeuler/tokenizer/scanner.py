@@ -71,9 +71,9 @@ def eight_bytes_at(data: np.ndarray) -> np.ndarray:
 
     Element i is the eight bytes from byte i on, little-endian.
     """
-    return np.lib.stride_tricks.as_strided(
-        data[:8].view("<u8"), shape=(len(data) - 7,), strides=(1,), writeable=False
-    )
+    eight: np.ndarray = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))
+    eight.flags.writeable = False
+    return eight
 
 
 @compiled(**LENT)
