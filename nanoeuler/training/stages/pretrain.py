@@ -25,7 +25,6 @@ from nanoeuler.model.spec import parameter_count
 from nanoeuler.model.transformer import Transformer
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.shards import TokenStore
-from nanoeuler.training.bigram import bigram_bits_per_byte
 from nanoeuler.training.distributed.group import ALONE, Group
 from nanoeuler.training.job import Job
 from nanoeuler.training.parents import check_tokenizer, read_parent
@@ -43,6 +42,8 @@ SAMPLE_TOKENS = 60
 
 def job(inputs: Inputs[Pretrain], backend: "Backend", group: Group = ALONE) -> Job:
     """Training on token shards. Raises `UserError` for input that does not fit."""
+    from nanoeuler.training.bigram import bigram_bits_per_byte  # loads the compiler
+
     config, tokens, tokenizer_path = inputs.config, inputs.data, inputs.tokenizer
     settings, seed = inputs.settings, config["seed"]
     model = ModelConfig.from_dict(config["model"])
