@@ -54,6 +54,8 @@ LEAST_BYTES = 20_000
 """Some ten pages. Of less, a model learns little more than the alphabet."""
 HELD_OUT_BYTES = 50_000
 """Enough to compare two models to 0.02 bits per byte."""
+SEARCHED_BYTES = 8_000_000
+"""Bytes of documents from all parts of the text in which the beginnings of sentences are sought."""
 EPOCHS = 12
 """Most epochs; more overfit a model of `PARAMETERS_PER_TOKEN`."""
 TOKENS_PER_PARAMETER = 8
@@ -173,7 +175,8 @@ def read_text(
     """
     readers = choose_readers([], config={"corpus": {"sources": list(entries)}})
     sources = [each for each in readers if isinstance(each, OwnText)]
-    sample = Sample(sum(source.size() for source in sources))
+    available = sum(source.size() for source in sources)
+    sample, searched = Sample(available), Sample(available, SEARCHED_BYTES)
     prose: list[str] = []
     others: list[str] = []  # beginnings of what is no prose, where there is nothing else
     read: list[list[tuple[int, int]]] = []  # of each source, the position and size of each document
@@ -182,9 +185,12 @@ def read_text(
         source.read_before = True  # its notices are logged once, when the corpus is made
         read.append([])
         for key, document in source.read():
-            openings = openings_of(document.decode("utf-8"))
-            prose += openings[0]
-            others += openings[1]
+            if searched.wants(len(document)):
+                openings = openings_of(document.decode("utf-8"))
+                prose += openings[0]
+                others += openings[1]
+                searched.taken += len(document)
+            searched.seen += len(document)
             sample.add(document)
             owners += [(number, len(read[-1]))] * (len(sample.blocks) - len(owners))
             read[-1].append((position(key), len(document)))

@@ -17,15 +17,15 @@ BLOCK = 1 << 14  # bytes: blocks of about this size are taken or passed over
 
 
 class Sample:
-    """Blocks from all parts of texts that are read once, about `SAMPLE_BYTES` of all.
+    """Blocks from all parts of texts that are read once, about `most` bytes of all.
 
     A log of as many bytes that sorts first would otherwise be all of the sample. Less text than
     that is taken whole.
     """
 
-    def __init__(self, available: float):
+    def __init__(self, available: float, most: float = SAMPLE_BYTES):
         """`available`: bytes of all texts."""
-        self.share = min(1.0, SAMPLE_BYTES / max(1.0, available))
+        self.share = min(1.0, most / max(1.0, available))
         self.seen = 0.0
         self.taken = 0
         self.blocks: list[bytes] = []
