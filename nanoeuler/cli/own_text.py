@@ -15,12 +15,13 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from nanoeuler.cli.parser import Subparsers
 from nanoeuler.cli.workflow import run_snakemake
 from nanoeuler.corpus.sources import is_named
 from nanoeuler.errors import UserError, brief
-from nanoeuler.shipped import find_snakefile
+from nanoeuler.shipped import HOME, find_snakefile
 
 MOST_MINUTES = 24 * 60
 RESULTS = Path("results")
@@ -210,7 +211,9 @@ def choose_name(texts: Sequence[str], results: Path, first_line: str) -> str:
 
 
 def taken(name: str, results: Path) -> str | None:
-    """What is called `name` already, a run or its corpus; None where nothing is."""
+    """What is called `name` already, a run or its corpus, or will be: those of the configurations
+    that are shipped, or lie in `config`. None where nothing is.
+    """
     from nanoeuler.config import RESOLVED, read_resolved
 
     if (results / name).exists():
@@ -219,6 +222,11 @@ def taken(name: str, results: Path) -> str | None:
         with contextlib.suppress(UserError):
             if ((read_resolved(file) or {}).get("corpus") or {}).get("name") == name:
                 return f"{file.parent} has a corpus of the name {name}"
+    for folder in dict.fromkeys((HOME / "config", Path("config").absolute())):
+        for file in sorted(folder.glob("*.yaml")):
+            run, corpus = part_of(file).get("run"), part_of(file, "corpus").get("name")
+            if name in (run, corpus):
+                return f"{name} is the name of the run or corpus of config/{file.name}"
     return None
 
 
@@ -289,18 +297,24 @@ def asks(config_file: Path, first_line: str) -> bool:
 
 def sources(config_file: Path) -> list[str]:
     """The texts of one's own that a configuration names; none where it can't be read."""
+    named = part_of(config_file, "corpus").get("sources")
+    if not isinstance(named, list):
+        return []
+    paths = (each.get("path") if isinstance(each, dict) else each for each in named)
+    return [str(path) for path in paths if not is_named(path)]
+
+
+def part_of(config_file: Path, *keys: str) -> dict[str, Any]:
+    """A configuration, or a section of it; empty where it can't be read."""
     from nanoeuler.config.yaml_file import read_yaml
 
     try:
         content, _ = read_yaml(config_file)
     except UserError:
-        return []
-    corpus = content.get("corpus") if isinstance(content, dict) else None
-    named = corpus.get("sources") if isinstance(corpus, dict) else None
-    if not isinstance(named, list):
-        return []
-    paths = (each.get("path") if isinstance(each, dict) else each for each in named)
-    return [str(path) for path in paths if not is_named(path)]
+        return {}
+    for key in keys:
+        content = content.get(key) if isinstance(content, dict) else None
+    return content if isinstance(content, dict) else {}
 
 
 def real_paths(paths: Sequence[str]) -> set[str]:

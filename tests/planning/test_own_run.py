@@ -298,6 +298,15 @@ def test_different_texts_have_different_runs_and_each_is_found_again(tmp_path, m
     assert choose_name(["b/novel.txt"], Path("results"), "# train b/novel.txt") == "b-novel"
     with pytest.raises(UserError, match=r"results/mine has a corpus of the name novel; give"):
         prepare(Path("results/novel/config.yaml"), "novel", ["data/b/input.txt"], 1, "named")
+    # nor that of a configuration that is shipped, or of one's own, which has not run yet
+    Path("config").mkdir()
+    Path("config/mine.yaml").write_text("run: notes\ncorpus: {name: letters}\n")
+    Path("config/broken.yaml").write_text("run: [")
+    reserved = ("demo", "small", "books-and-web-4gb", "notes", "letters")
+    for name in reserved:
+        assert choose_name([f"b/{name}.txt"], Path("results"), "# train it") == f"b-{name}"
+    with pytest.raises(UserError, match=r"demo is the name .* of config/config.yaml; give .* --"):
+        prepare(Path("results/demo/config.yaml"), "demo", ["data/b/input.txt"], 1, "named")
 
 
 def test_the_files_that_a_shell_makes_of_a_pattern_are_one_source(tmp_path, monkeypatch):
