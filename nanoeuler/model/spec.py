@@ -100,9 +100,10 @@ def parameter_count(config: ModelConfig) -> int:
 
 
 def parameters_by_kind(config: ModelConfig) -> dict[str, int]:
-    """Number of parameters of each kind; a tied embedding counts as embedding."""
+    """Number of parameters of each kind; a tied embedding counts as embedding, and so
+    do value embeddings."""
     marks = {
-        "embedding": ("embed_tokens", ".wte.", ".wpe."),
+        "embedding": ("embed_tokens", ".wte.", ".wpe.", "value_embedding"),
         "attention": ("self_attn", ".attn."),
         "mlp": (".mlp.",),
         "norms": ("norm", ".ln_"),

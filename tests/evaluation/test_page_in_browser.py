@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +13,10 @@ import pytest
 
 import nanoeuler
 from nanoeuler.browser.packing import round_to_bfloat16
+from nanoeuler.evaluation.formats import NARROW
 from nanoeuler.evaluation.report.gather import gather
 from nanoeuler.evaluation.report.page import page as report
-from nanoeuler.evaluation.report.playable import fits, playable
+from nanoeuler.evaluation.report.playable import obstacle, playable
 from nanoeuler.model.calculator import calculate
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import SavedModel, save_model
@@ -443,10 +445,18 @@ def test_only_a_small_finished_model_lies_in_the_page(tmp_path):
     further = 2 * VOCABULARY * LLAMA["dim"]  # heads 1 and 2, which do not write
     shape = ModelConfig.from_dict(LLAMA)
     assert (packed.stage, packed.parameters) == ("pretrain", parameter_count(shape) - further)
-    assert not fits(ModelConfig.from_dict({"preset": "base"}))
+    too_large = obstacle(ModelConfig.from_dict({"preset": "base"}))
+    assert too_large == f"it has 107{NARROW}M parameters, and a page at most 5.25{NARROW}M"
     run = gather({"run": "made-up"}, made.run)
     assert 'id="weights"' in report(run)
     assert 'id="weights"' not in report(run, with_model=False)
+    config = json.loads((made.model / "config.json").read_text())
+    config["nanoeuler"]["model"]["value_embeddings"] = True
+    (made.model / "config.json").write_text(json.dumps(config))
+    page, told = report(run), "The model is not in this page: the page does not compute model.v"
+    assert told in page
+    assert 'id="weights"' not in page
+    assert told not in report(run, with_model=False)
     (made.model / "model.safetensors").unlink()
     assert playable(gather({"run": "made-up"}, made.run)) is None
 

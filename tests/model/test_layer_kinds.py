@@ -12,10 +12,11 @@ from test_forward import all_logits, nested_lists, random_ids
 from nanoeuler.backend.cpu.engine import CpuBackend
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.errors import UserError
-from nanoeuler.evaluation.report.playable import fits
+from nanoeuler.evaluation.report.playable import obstacle
 from nanoeuler.interchange.plain_model import plain_config
 from nanoeuler.model.appending import extend
 from nanoeuler.model.config import ModelConfig, check_growth
+from nanoeuler.model.spec import parameters_by_kind
 from nanoeuler.model.transformer import Batch, Transformer
 
 KINDS = {
@@ -139,7 +140,10 @@ def test_other_programs_do_not_compute_an_embedding_added_to_the_values(make_mod
     config = make_model(value_embeddings=True).config
     with pytest.raises(UserError, match=r"model\.value_embeddings is True, which other programs"):
         plain_config(config)
-    assert not fits(config)
+    assert obstacle(config) == "the page does not compute model.value_embeddings"
+    plain = parameters_by_kind(make_model().config)
+    tables = config.layers * config.vocab_size * config.kv_heads * config.head_size
+    assert parameters_by_kind(config) == plain | {"embedding": plain["embedding"] + tables}
 
 
 def test_a_window_as_long_as_the_context_is_none(make_model):

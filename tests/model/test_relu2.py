@@ -6,7 +6,7 @@ import pytest
 from nanoeuler.backend.cpu.engine import CpuBackend
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.errors import UserError
-from nanoeuler.evaluation.report.playable import fits
+from nanoeuler.evaluation.report.playable import obstacle
 from nanoeuler.interchange.plain_model import plain_model
 from nanoeuler.model.checks.model_gradients import check_model
 from nanoeuler.model.checks.op_gradients import check_ops
@@ -92,7 +92,7 @@ def test_other_programs_do_not_get_it(tmp_path):
     with pytest.raises(UserError, match=r"model\.activation is relu2, which other programs do not"):
         plain_model(saved)
     assert transformers_keys(CONFIG, 0) == {}
-    assert not fits(CONFIG)
+    assert obstacle(CONFIG) == "the page does not compute model.activation"
 
 
 @pytest.mark.parametrize(

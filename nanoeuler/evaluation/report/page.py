@@ -26,7 +26,7 @@ from nanoeuler.evaluation.formats import (
 )
 from nanoeuler.evaluation.report import background, depth, results, training
 from nanoeuler.evaluation.report.gather import Run, entitled, gather, is_run, kept_configuration
-from nanoeuler.evaluation.report.playable import play, playable
+from nanoeuler.evaluation.report.playable import Playable, play, playable
 from nanoeuler.evaluation.report.rendering import own_script, render, render_page
 from nanoeuler.log import counted
 from nanoeuler.model.files import CONFIG
@@ -37,10 +37,11 @@ def page(run: Run, reload: int | None = None, with_model: bool = True) -> str:
     """The report of `run`. With `reload`, that of a run which is still training: a page that reads
     itself again after so many seconds, and holds no model."""
     model = playable(run) if with_model and not reload else None
+    has_model = isinstance(model, Playable)
     run = entitled(run)
     sections = (
-        header,
-        *([lambda run: play(run, model)] if model else []),
+        lambda run: header(run, model if isinstance(model, str) else None),
+        *([lambda run: play(run, model)] if has_model else []),
         tiles,
         results.scores,
         results.samples,
@@ -58,10 +59,11 @@ def page(run: Run, reload: int | None = None, with_model: bool = True) -> str:
     )
     drawn = [section(run) for section in sections]
     shared, own = map(packing.script, packing.SCRIPTS), map(own_script, ("in_page", "play"))
-    return render_page(run.name, drawn, [*shared, *own] if model else [], reload)
+    return render_page(run.name, drawn, [*shared, *own] if has_model else [], reload)
 
 
-def header(run: Run) -> Markup:
+def header(run: Run, no_model: str | None) -> Markup:
+    """The top of the page. `no_model`: why it does not have the model."""
     made = run.first.provenance
     facts = [made.get("date", "")[:10]]
     if {"cores", "device"} <= made.keys():
@@ -70,7 +72,7 @@ def header(run: Run) -> Markup:
         "header.html",
         above="nanoeuler · report of a run",
         title=run.name,
-        lead=sentence(run),
+        lead=sentence(run) + (f" The model is not in this page: {no_model}." if no_model else ""),
         below=" · ".join(filter(None, facts)),
     )
 

@@ -13,6 +13,7 @@ from markupsafe import Markup
 from nanoeuler.browser import MOST_PARAMETERS
 from nanoeuler.browser.packing import describe, halves, is_known, written_tensors
 from nanoeuler.config.stages import is_baseline, result_of
+from nanoeuler.evaluation.formats import short_count
 from nanoeuler.evaluation.report.gather import Json, Run
 from nanoeuler.evaluation.report.rendering import render
 from nanoeuler.model.config import ModelConfig
@@ -35,30 +36,37 @@ class Playable:
     weights: str  # the tensors one after another, as model.js reads them
 
 
-def playable(run: Run) -> Playable | None:
-    """The run's last model, if it is small and its words are GPT-2's."""
+def playable(run: Run) -> Playable | str | None:
+    """The run's last model, or why the page does not have it; None where there is none."""
     models = {name: stage.model for name, stage in run.stages.items() if stage.model}
     last = result_of(models)
-    if not last or is_baseline(last) or not fits(load_config(models[last])):
+    if not last or is_baseline(last):
         return None
-    return pack(last, models[last])
+    return obstacle(load_config(models[last])) or pack(last, models[last])
 
 
-def fits(config: ModelConfig) -> bool:
+def obstacle(config: ModelConfig) -> str | None:
+    """Why the page does not have a model of this form; None if it may."""
+    if not is_known(config):
+        field = config.only_ours
+        return f"the page does not compute {f'model.{field}' if field else 'its form'}"
     size = sum(tensor.size for tensor in written_tensors(config))
-    return is_known(config) and size <= MOST_PARAMETERS
+    if size > MOST_PARAMETERS:
+        most = short_count(MOST_PARAMETERS)
+        return f"it has {short_count(size)} parameters, and a page at most {most}"
+    return None
 
 
-def pack(stage: str, folder: Path) -> Playable | None:
+def pack(stage: str, folder: Path) -> Playable | str:
     saved = load_model(folder)
     tokenizer = Tokenizer.load(saved.tokenizer_path)
     if tokenizer.vocabulary.foreign is not None:
-        return None
+        return "its words are not GPT-2's, which are those that the page knows"
     numbers = halves(saved)
     planes = np.concatenate([numbers >> 24, numbers >> 16]).astype(np.uint8)
     packed = base64.b64encode(zlib.compress(planes.tobytes())).decode()
     if len(packed) > MOST_BYTES:
-        return None
+        return f"its weights take more than {MOST_BYTES / 1e6:.0f} MB"
     count = parameter_count(saved.config)
     return Playable(stage, len(numbers), count, describe(saved, tokenizer), packed)
 
