@@ -2,12 +2,17 @@
 
 import os
 import resource
+import signal
 import subprocess
 import sys
+import threading
+from argparse import Namespace
 from pathlib import Path
 
+import duckdb
 import pytest
 
+from nanoeuler import cli
 from nanoeuler.errors import UserError
 from nanoeuler.storage.temporary import temporary_beside
 from nanoeuler.training.lock import FolderLock
@@ -24,6 +29,14 @@ def run(*arguments: str, folder: Path, **variables: str) -> subprocess.Completed
     return subprocess.run(
         [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True
     )
+
+
+def test_ctrl_c_ends_a_query_of_duckdb_as_everything_else(capsys):
+    threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGINT]).start()
+    long = "select sum(a.range * b.range) from range(1000000) a, range(200) b"
+    options = Namespace(stage="train", handler=lambda _: duckdb.connect().execute(long))
+    assert cli.run(options) == 130
+    assert "interrupted  run the same command again to go on" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option", ["--log", "--output"])

@@ -147,7 +147,10 @@ def run(options: argparse.Namespace) -> int:
             log.start(log_file, WholeRun(log_file).seconds if log_file else None)
             try:
                 status = options.handler(options) or 0
-            except KeyboardInterrupt:
+            except (KeyboardInterrupt, RuntimeError) as error:
+                by_key = isinstance(error, KeyboardInterrupt)
+                if not by_key and str(error) != "Query interrupted":  # so DuckDB says it
+                    raise
                 log.line("interrupted", "" if log_file else "run the same command again to go on")
                 status = 130
             timing.write(log_file, status)

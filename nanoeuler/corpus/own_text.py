@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from nanoeuler import log
 from nanoeuler.corpus.packed_files import PACKED
 from nanoeuler.corpus.text_files import (
     JSON_LINES,
@@ -152,25 +153,27 @@ class Search:
         """Go through files and folders, and then through what links in them lead to."""
         linked = sorted(path for path in paths if path.is_symlink())
         waiting = sorted(path for path in paths if not path.is_symlink())[::-1]
-        while waiting or linked:
-            path = waiting.pop() if waiting else linked.pop(0)
-            real = os.path.realpath(path)
-            if real in self.seen:
-                continue
-            self.seen.add(real)
-            if not path.is_dir():
-                self.meet(path)
-                continue
-            try:
-                entries = sorted(path.iterdir(), reverse=True)
-            except OSError as error:
-                self.missed.append(f"{path} ({error.strerror})")
-                continue
-            shown = [entry for entry in entries if not entry.name.startswith(".")]
-            if self.outputs.holder(Path(real)) is None:
-                self.others["hidden"] += len(entries) - len(shown)
-            waiting += [entry for entry in shown if not entry.is_symlink()]
-            linked += [entry for entry in shown[::-1] if entry.is_symlink()]
+        with log.Progress("search", None, " files") as progress:
+            while waiting or linked:
+                path = waiting.pop() if waiting else linked.pop(0)
+                real = os.path.realpath(path)
+                if real in self.seen:
+                    continue
+                self.seen.add(real)
+                if not path.is_dir():
+                    self.meet(path)
+                    progress.update(1, texts=len(self.texts))
+                    continue
+                try:
+                    entries = sorted(path.iterdir(), reverse=True)
+                except OSError as error:
+                    self.missed.append(f"{path} ({error.strerror})")
+                    continue
+                shown = [entry for entry in entries if not entry.name.startswith(".")]
+                if self.outputs.holder(Path(real)) is None:
+                    self.others["hidden"] += len(entries) - len(shown)
+                waiting += [entry for entry in shown if not entry.is_symlink()]
+                linked += [entry for entry in shown[::-1] if entry.is_symlink()]
 
     def meet(self, file: Path) -> None:
         if not file.is_file():

@@ -181,19 +181,21 @@ def read_text(
     others: list[str] = []  # beginnings of what is no prose, where there is nothing else
     read: list[list[tuple[int, int]]] = []  # of each source, the position and size of each document
     owners: list[tuple[int, int]] = []  # of each block of the sample, its source and document
-    for number, source in enumerate(sources):
-        source.read_before = True  # its notices are logged once, when the corpus is made
-        read.append([])
-        for key, document in source.read():
-            if searched.wants(len(document)):
-                openings = openings_of(document.decode("utf-8"))
-                prose += openings[0]
-                others += openings[1]
-                searched.taken += len(document)
-            searched.seen += len(document)
-            sample.add(document)
-            owners += [(number, len(read[-1]))] * (len(sample.blocks) - len(owners))
-            read[-1].append((position(key), len(document)))
+    with log.Progress("read", available, "MB", 1e-6) as progress:
+        for number, source in enumerate(sources):
+            source.read_before = True  # its notices are logged once, when the corpus is made
+            read.append([])
+            for key, document in source.read():
+                if searched.wants(len(document)):
+                    openings = openings_of(document.decode("utf-8"))
+                    prose += openings[0]
+                    others += openings[1]
+                    searched.taken += len(document)
+                searched.seen += len(document)
+                sample.add(document)
+                owners += [(number, len(read[-1]))] * (len(sample.blocks) - len(owners))
+                read[-1].append((position(key), len(document)))
+                progress.update(len(document))
     sizes = [size for documents in read for _, size in documents]
     total = sum(sizes)
     if total < least:
@@ -400,7 +402,7 @@ def together(paths: Sequence[str]) -> list[str]:
     for path in paths:
         known.setdefault(os.path.normpath(path), path)
     paths = list(known.values())
-    own = [path for path in paths if not is_output(path)]
+    own = paths if len(paths) == 1 else [path for path in paths if not is_output(path)]
     if own and (left_out := [path for path in paths if path not in own]):
         log.line("text", f"left out {', '.join(left_out)}: written by nanoeuler")
         paths = own

@@ -1,6 +1,7 @@
 """One's own .txt and .md files, by path, folder or glob."""
 
 import contextlib
+import itertools
 import os
 import tempfile
 import unicodedata
@@ -39,6 +40,13 @@ def names(folder, files):
 
 def test_a_folder_gives_its_text_files_sorted_to_the_bottom_without_hidden_ones(shelf):
     assert names(shelf, find_files(str(shelf))) == ["a.md", "b.txt", "c.TXT", "deep/er/d.md"]
+
+
+def test_a_search_that_takes_long_says_how_far_it_is(shelf, monkeypatch, capsys):
+    log.start()
+    monkeypatch.setattr(log.time, "monotonic", itertools.count().__next__)
+    find_files(str(shelf))
+    assert "search done=2 files rate=1 files/s texts=2" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -36,12 +36,12 @@ from nanoeuler.storage.files import atomic_write
 def page(run: Run, reload: int | None = None, with_model: bool = True) -> str:
     """The report of `run`. With `reload`, that of a run which is still training: a page that reads
     itself again after so many seconds, and holds no model."""
-    model = playable(run) if with_model and not reload else None
-    has_model = isinstance(model, Playable)
+    found = playable(run) if with_model and not reload else None
+    model = found if isinstance(found, Playable) else None
     run = entitled(run)
     sections = (
-        lambda run: header(run, model if isinstance(model, str) else None),
-        *([lambda run: play(run, model)] if has_model else []),
+        lambda run: header(run, found if isinstance(found, str) else None),
+        *([lambda run: play(run, model)] if model else []),
         tiles,
         results.scores,
         results.samples,
@@ -59,7 +59,7 @@ def page(run: Run, reload: int | None = None, with_model: bool = True) -> str:
     )
     drawn = [section(run) for section in sections]
     shared, own = map(packing.script, packing.SCRIPTS), map(own_script, ("in_page", "play"))
-    return render_page(run.name, drawn, [*shared, *own] if has_model else [], reload)
+    return render_page(run.name, drawn, [*shared, *own] if model else [], reload)
 
 
 def header(run: Run, no_model: str | None) -> Markup:
