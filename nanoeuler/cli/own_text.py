@@ -134,6 +134,7 @@ def prepare(
     from nanoeuler.config.paths import Paths
     from nanoeuler.corpus.sources.own_text import warning
     from nanoeuler.planning import continued_run, own_run
+    from nanoeuler.storage.files import require_place
 
     first_line = f"# {request}"
     if config_file.is_file() and asks(config_file, first_line):
@@ -146,6 +147,10 @@ def prepare(
     first, *others = candidates(texts)
     if name in others and (other := taken(first, RESULTS)):
         log.line("config", f"{other}, so this run is called {name}")
+    place = config_file
+    while not place.parent.exists():
+        place = place.parent
+    require_place(place)  # before anything is measured
     snakefile = find_snakefile()
     entries = [{"path": text, **reading} if reading else text for text in texts]
     if start is None:

@@ -109,7 +109,7 @@ def probe_tuning(
 def form_of_steps(settings: Training) -> tuple:
     """Everything that the speed of a GPU depends on."""
     formats = settings.precision, settings.residual_precision, settings.recompute
-    return *formats, settings.batch_tokens
+    return *formats, settings.batch_tokens, getattr(settings, "dropout", 0.0)
 
 
 class Timed(NamedTuple):

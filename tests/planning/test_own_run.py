@@ -370,6 +370,17 @@ def test_what_cannot_be_trained_on_is_refused_before_anything_is_written(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_where_nothing_can_be_written_that_is_said_before_anything_is_measured(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(own_run, "choose_here", lambda *_: pytest.fail("measured"))
+    Path("novel.txt").write_text(PROSE)
+    Path("results").write_text("a file")
+    assert main(["train", "novel.txt"]) == 1
+    assert "results/novel: cannot be used (File exists" in capsys.readouterr().err
+
+
 def test_a_configuration_is_kept_when_another_command_makes_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(

@@ -185,6 +185,10 @@ def test_on_a_gpu_tuning_is_timed_in_its_own_precision_and_size(monkeypatch):
         stage = plan.stages[name]
         expected = stage.work(model) / rate + planned_speed.DEVICE_START
         assert stage.seconds == pytest.approx(expected)
+    # nor has it the dropout of pretraining, which takes time
+    dropped = plan_of("config", "pretrain.dropout=0.1", "pretrain.batch_tokens=1280", *tuning)
+    planned_speed.probe_tuning(dropped[0], engine, plan, seconds=0.3)
+    assert asked[1:] == [("auto", 1280)]
 
 
 def test_energy_is_foretold_by_what_the_timed_steps_took(monkeypatch, tmp_path):
