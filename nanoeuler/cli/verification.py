@@ -87,4 +87,9 @@ def told(found: "Verified") -> str:
         lines.append(f"differs at {found.differs}")
         if found.elsewhere:
             lines.append(f"other than in the run: {', '.join(found.elsewhere)}")
+        if found.by_ranks:
+            lines.append(
+                "of a run that was resumed with another number of ranks, or other micro-batches, "
+                "only steps behind a checkpoint since then can be verified (without reproducible)"
+            )
     return "\n".join(lines)

@@ -66,6 +66,7 @@ class Verified:
     adapter: str | None = None  # that of its adapters, if it has some and they are equal
     differs: str | None = None  # what is not
     elsewhere: list[str] = field(default_factory=list)  # what is another machine or version here
+    by_ranks: bool = False  # its bits depend on the number of ranks, and on the micro-batches
 
 
 @dataclass(frozen=True)
@@ -200,7 +201,8 @@ class Verifier:
 
     def compare(self, first: int, last: int) -> Verified:
         start = self.begin(first)
-        found = Verified(self.stage.stage.name, start, last, seed=start == 0)
+        by_ranks = not self.job.lanes
+        found = Verified(self.stage.stage.name, start, last, start == 0, by_ranks=by_ranks)
         found.elsewhere = elsewhere(self.stage.header, self.checkpoints.newest(), self.job)
         trained = None
         with log.Progress("verify", last - start, "steps") as progress:

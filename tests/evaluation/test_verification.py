@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from nanoeuler.cli import main
+from nanoeuler.cli.verification import told
 from nanoeuler.config import read_resolved, write_resolved
 from nanoeuler.config.paths import Paths
+from nanoeuler.evaluation.verification import Verified
 from nanoeuler.storage.files import sha256_file
 from nanoeuler.tracing.runs import configuration_in
 from tests.tracing.conftest import run as run  # a fixture
@@ -56,6 +58,8 @@ def test_a_number_that_was_made_up_is_told_with_its_step(copied, capsys, monkeyp
         f"step {line['step']}: loss {line['loss']!r}, in the run {better!r}"
     )
     engine, threads = found["elsewhere"]
+    assert found.pop("version") == 1
+    assert "resumed with another number of ranks" in told(Verified(**found))
     assert engine == "engine cuda → reference"
     assert threads.startswith("threads ")
     assert threads.endswith(" → 7")
