@@ -7,7 +7,7 @@ from annotated_types import Len
 from typing_extensions import TypedDict
 
 from nanoeuler.errors import UserError
-from nanoeuler.storage.shape import Amount, Count, Measured, Pair, check_shape
+from nanoeuler.storage.shape import Amount, Count, Measured, Pair, check_shape, read_lines
 
 
 class Tensor(TypedDict):
@@ -57,3 +57,12 @@ def test_further_keys_whole_numbers_for_real_ones_and_missing_optional_keys_fit(
 def test_the_place_of_a_misfit_is_told(value, reason):
     with pytest.raises(UserError, match=rf"^a\.json: not a check \({reason}.*\); go$"):
         check_shape("a.json", value, Check, "go", "a check")
+
+
+def test_lines_share_their_keys(tmp_path):
+    """Of a million lines they would take more memory than the numbers."""
+    file = tmp_path / "metrics.jsonl"
+    file.write_text('{"gradient_norm": 1.5}\n{"gradient_norm": 2.5}\n')
+    first, second = (value for _, value in read_lines(file, lambda _: dict[str, float], "mend it"))
+    assert (first, second) == ({"gradient_norm": 1.5}, {"gradient_norm": 2.5})
+    assert next(iter(first)) is next(iter(second))
