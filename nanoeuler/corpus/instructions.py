@@ -235,18 +235,20 @@ def check_records(
     faults = Faults(address)
     not_read: Counter[str] = Counter()
     total = 0
-    for where, value in read_records(path, address):
-        total += 1
-        try:
-            record = check(value)
-            records.setdefault(canonical_json(record), record)
-            for name in fields_not_read(value, read):
-                if value.get(name) in record.values():
-                    continue  # its text is that of another field, or the answer to a question
-                known = name in not_read or len(not_read) < MOST_NAMES
-                not_read[name if known else "others"] += 1
-        except Unusable as problem:
-            faults.add(where, str(problem))
+    with log.Progress("read", None, " records") as progress:
+        for where, value in read_records(path, address):
+            total += 1
+            progress.update(1)
+            try:
+                record = check(value)
+                records.setdefault(canonical_json(record), record)
+                for name in fields_not_read(value, read):
+                    if value.get(name) in record.values():
+                        continue  # its text is that of another field, or the answer to a question
+                    known = name in not_read or len(not_read) < MOST_NAMES
+                    not_read[name if known else "others"] += 1
+            except Unusable as problem:
+                faults.add(where, str(problem))
     faults.tell(total, len(records), "are bad", f"give records with {wanted}")
     bad = faults.counts
     if not_read:

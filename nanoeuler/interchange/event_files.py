@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from nanoeuler import log
 from nanoeuler.errors import UserError
 from nanoeuler.evaluation.report.gather import read_metrics
 
@@ -41,14 +42,17 @@ class EventFolder:
         the same step."""
         lines = list(read_metrics(self.metrics))
         self.written = min(self.written, len(lines))
-        for line in lines[self.written :]:
-            if "step" not in line:  # a header
-                begun = datetime.fromisoformat(line["started"]) if "started" in line else None
-                self.began = begun.timestamp() if begun else 0.0
-                continue
-            for name, value in curves(line):
-                self.writer.add_scalar(name, value, line["step"], self.began + line["seconds"])
-            self.finished = "finished" in line
+        new = lines[self.written :]
+        with log.Progress("events", len(new), " lines") as progress:
+            for line in new:
+                progress.update(1)
+                if "step" not in line:  # a header
+                    begun = datetime.fromisoformat(line["started"]) if "started" in line else None
+                    self.began = begun.timestamp() if begun else 0.0
+                    continue
+                for name, value in curves(line):
+                    self.writer.add_scalar(name, value, line["step"], self.began + line["seconds"])
+                self.finished = "finished" in line
         self.written = len(lines)
         self.writer.flush()
 
