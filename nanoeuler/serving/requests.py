@@ -339,8 +339,8 @@ def refuse_constant(name: str) -> NoReturn:
 FIELDS = {
     "prompt": "must be a text, a list of texts, a list of token ids, or a list of such lists",
     "stop": "must be a text of 1 to 200 characters, or at most 16 of them",
-    "messages": "must be a list of objects with a role (system, developer, user, assistant or "
-    "tool) and a content that is text; tool_calls are of functions",
+    "messages": "must be a list of 1 to 10,000 objects with a role (system, developer, user, "
+    "assistant or tool) and a content that is text; tool_calls are of functions",
     "tools": "must be functions: a list of objects with a type, function, and a function with a "
     "name and parameters, a JSON schema",
     "tool_choice": "must be none, auto, required, or a function of tools",

@@ -84,12 +84,14 @@ def read_apart(path: Path, held_out: Collection[str]) -> Iterator[tuple[str, dic
     measured with the other. Raises `UserError` where that leaves no record.
     """
     left = left_out = 0
-    for where, entry in read_json_lines(path):
-        if held_out and checked_key(entry, where) in held_out:
-            left_out += 1
-        else:
-            left += 1
-            yield where, entry
+    with log.Progress("read", None, " records") as progress:
+        for where, entry in read_json_lines(path):
+            progress.update(1)
+            if held_out and checked_key(entry, where) in held_out:
+                left_out += 1
+            else:
+                left += 1
+                yield where, entry
     if left_out:
         told = log.counted(left_out, "record")
         if not left:

@@ -334,6 +334,7 @@ def test_what_the_models_cannot_do_is_refused(server):
         ({"tools": [{"type": "function"}]}, "tools"),
         ({"response_format": {"type": "grammar"}}, "response_format"),
         ({"messages": []}, "messages"),
+        ({"messages": asked("a")["messages"] * 10_001}, "messages"),
         ({"messages": [{"role": "tool", "content": None}]}, "messages"),
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools"),
         ({"tool_choice": "any"}, "tool_choice"),
