@@ -186,12 +186,10 @@ def read_text(
             source.read_before = True  # its notices are logged once, when the corpus is made
             read.append([])
             for key, document in source.read():
-                if searched.wants(len(document)):
+                if searched.takes(len(document)):
                     openings = openings_of(document.decode("utf-8"))
                     prose += openings[0]
                     others += openings[1]
-                    searched.taken += len(document)
-                searched.seen += len(document)
                 sample.add(document)
                 owners += [(number, len(read[-1]))] * (len(sample.blocks) - len(owners))
                 read[-1].append((position(key), len(document)))

@@ -27,12 +27,19 @@ class Sample:
         """`available`: bytes of all texts."""
         self.share = min(1.0, most / max(1.0, available))
         self.seen = 0.0
-        self.taken = 0
+        self.taken = 0.0
         self.blocks: list[bytes] = []
 
     def wants(self, size: float) -> bool:
         """Whether something of the next `size` bytes is to be taken."""
         return self.taken < (self.seen + size) * self.share
+
+    def takes(self, size: float) -> bool:
+        """Whether the next `size` bytes are taken as a whole, which are counted."""
+        taken = self.wants(size)
+        self.seen += size
+        self.taken += size if taken else 0.0
+        return taken
 
     def add(self, text: bytes, weight: float = 1.0) -> None:
         """Show the sample the next text, each byte of which stands for `weight` bytes."""
