@@ -129,6 +129,8 @@ class Runtime:
 
     lane_tokens = 8192
     """Tokens that are computed at once where sums do not depend on it: see training/lanes.py."""
+    least_lane_tokens = 0
+    """Tokens of a lane below which a step has fewer of them."""
 
     def replicas(self, engine: Any, elements: int, lanes: int = 0) -> list[Any]:
         """Engines like `engine` that share a step's rows, for a model of that many parameters.

@@ -40,7 +40,7 @@ from nanoeuler.planning.scaling_law import Estimate
 from nanoeuler.storage.files import read_json, write_json
 from nanoeuler.storage.shape import check_shape
 from nanoeuler.system.machine import memory
-from nanoeuler.training.lanes import LANES
+from nanoeuler.training.lanes import lanes_of
 from nanoeuler.training.optimizer.adamw import AdamW
 from nanoeuler.training.optimizer.optimizer import (
     checkpoint_bytes,
@@ -176,12 +176,16 @@ def training_memory(config: Config, stage: Stage, backend: "Backend") -> float:
     trained = FlatBuffer.trained_elements(model)
     _, shares = backend.runtime.slices(FlatBuffer.elements(model))
     scheme = scheme_in(config[stage.section]["init_from"])
-    copies = LANES if config[stage.section].get("reproducible") else shares
+    settings, row = config[stage.section], row_of(config, stage)
+    copies = shares
+    if settings.get("reproducible"):
+        rows = max(1, (settings["batch_tokens"] or ROWS_AT_ONCE * row) // row)
+        copies = lanes_of(rows, row, backend.runtime.least_lane_tokens)
     whole = state_bytes(model, AdamW) + (copies - 1) * 4 * trained
     whole += frozen_bytes(model, backend, scheme)
     whole += checkpoint_bytes(trained, AdamW)  # in memory, too, while it is being written
     whole += 4 * trained  # the best model's, until it is written
-    length = max(model.context, row_of(config, stage))
+    length = max(model.context, row)
     measured = min(BATCH_TOKENS, config["pretrain"]["validation_tokens"])
     rows = max(1, measured // length) if length == model.context else ROWS_AT_ONCE
     every = rows * length * model.mtp_heads * model.vocab_size

@@ -117,9 +117,11 @@ class Job:
                 f"{self.stage}.reproducible: WebGPU's drivers compile the kernels in their own "
                 "way; leave it out, or take --device cpu"
             )
-        rows, settings = self.stream.rows_per_step, self.settings
-        require_lanes(self.stage, rows, self.group.size, rounded=settings.sums_precision != "fp32")
-        return lanes_of(rows)
+        rows, least = self.stream.rows_per_step, self.backend.runtime.least_lane_tokens
+        lanes = lanes_of(rows, self.stream.length, least)
+        rounded = self.settings.sums_precision != "fp32"
+        require_lanes(self.stage, rows, lanes, self.group.size, least, rounded=rounded)
+        return lanes
 
     @property
     def tokens_per_step(self) -> int:

@@ -21,24 +21,32 @@ CELL = 1 << 20
 """Elements whose squares are added up at once."""
 
 
-def lanes_of(rows: int) -> int:
-    """Lanes of a step: the largest power of two, up to LANES, that divides its rows."""
-    return math.gcd(rows, LANES)
+def lanes_of(rows: int, length: int, least_tokens: int) -> int:
+    """Lanes of a step of `rows` with `length` tokens each: the largest power of two, up to LANES,
+    that divides the rows; and so few, but two, that each has `least_tokens`."""
+    lanes = math.gcd(rows, LANES)
+    while lanes > 2 and rows * length < lanes * least_tokens:
+        lanes //= 2
+    return lanes
 
 
-def require_lanes(stage: str, rows: int, ranks: int, *, rounded: bool) -> None:
-    """Raise `UserError` where so many ranks cannot share a step of so many rows, or would send
+def require_lanes(
+    stage: str, rows: int, lanes: int, ranks: int, least_tokens: int, *, rounded: bool
+) -> None:
+    """Raise `UserError` where so many ranks cannot share a step of `rows` in `lanes`, or would send
     rounded sums."""
     if rounded:
         raise UserError(
             f"{stage}.reproducible: sums that are sent in bf16 are rounded as often as there are "
             f"ranks; leave {stage}.sums_precision out"
         )
-    if lanes_of(rows) % ranks:
+    if lanes % ranks:
+        least = ranks * least_tokens if ranks in (4, 8) else 0
         raise UserError(
             f"{stage}.reproducible: a step has {log.counted(rows, 'row')}, added up in one order "
-            f"in {log.counted(lanes_of(rows), 'part')}, which {ranks} ranks cannot share; take 1, "
-            f"2, 4 or 8 ranks, and {stage}.batch_tokens of a multiple of as many rows"
+            f"in {log.counted(lanes, 'part')}, which {ranks} ranks cannot share; take 1, 2, 4 or 8 "
+            f"ranks, and {stage}.batch_tokens of a multiple of as many rows"
+            + (f", at least {least:,}" if least else "")
         )
 
 
@@ -52,11 +60,10 @@ def engine_beside_steps(reproducible: str | None, config: ModelConfig, engine: B
 
 
 def rows_at_once(rows: int, length: int, tokens: int) -> int:
-    """Rows of a lane that are computed together, of a step of `rows` with `length` tokens each: as
-    many as are a divisor, with up to `tokens` tokens."""
-    lane = rows // lanes_of(rows)
+    """How many of a lane's `rows` with `length` tokens each are computed together: as many as are a
+    divisor, with up to `tokens` tokens."""
     most = max(1, tokens // length)
-    return next(count for count in range(min(most, lane), 0, -1) if lane % count == 0)
+    return next(count for count in range(min(most, rows), 0, -1) if rows % count == 0)
 
 
 def cells_of(config: ModelConfig) -> list[slice]:

@@ -24,7 +24,7 @@ def micro_batch_rows(job: Job) -> int:
     rows, asked = job.rows_per_rank, job.settings.micro_batch_rows
     if job.lanes:
         tokens = job.backend.runtime.lane_tokens
-        found = rows_at_once(job.stream.rows_per_step, job.stream.length, tokens)
+        found = rows_at_once(job.stream.rows_per_step // job.lanes, job.stream.length, tokens)
         if asked != "auto" and int(asked) < found:
             raise UserError(
                 f"{job.stage}.micro_batch_rows {asked}: {job.stage}.reproducible computes "

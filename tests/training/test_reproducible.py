@@ -10,6 +10,7 @@ from nanoeuler.backend.cpu.engine import CpuBackend
 from nanoeuler.backend.cpu.runtime import SHORT_SLICE_LOGITS
 from nanoeuler.backend.runtime import Runtime
 from nanoeuler.cli import main
+from nanoeuler.errors import UserError
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.spec import block_matrices, storage_elements, trained_table
 from nanoeuler.system.numpy_blas import THREADS, use_one_thread
@@ -119,10 +120,27 @@ def test_cells_are_the_whole_buffer_and_no_rank_has_a_part_of_one(monkeypatch):
 
 @pytest.mark.parametrize(
     ("rows", "length", "tokens", "found"),
-    [(64, 1024, 8192, 8), (64, 1024, 4096, 4), (24, 16, 512, 3), (8, 2048, 512, 1), (20, 8, 8, 1)],
+    [(8, 1024, 8192, 8), (8, 1024, 4096, 4), (3, 16, 512, 3), (1, 2048, 512, 1), (5, 8, 8, 1)],
 )
 def test_rows_at_once_follow_from_lengths_alone(rows, length, tokens, found):
     assert lanes.rows_at_once(rows, length, tokens) == found
+
+
+@pytest.mark.parametrize(
+    ("rows", "length", "least", "found"),
+    [
+        *[(64, 8, 0, 8), (12, 8, 0, 4), (7, 8, 0, 1)],
+        *[(1024, 512, 65536, 8), (512, 512, 65536, 4), (256, 512, 65536, 2), (64, 512, 65536, 2)],
+        *[(768, 512, 65536, 4), (1, 512, 65536, 1)],
+    ],
+)
+def test_lanes_are_no_smaller_than_an_engine_wants(rows, length, least, found):
+    assert lanes.lanes_of(rows, length, least) == found
+
+
+def test_ranks_without_a_lane_are_told_how_many_tokens_would_do():
+    with pytest.raises(UserError, match=r"in 2 parts, which 4 ranks .* at least 262,144$"):
+        lanes.require_lanes("pretrain", 64, 2, 4, 65536, rounded=False)
 
 
 def test_a_machine_of_many_cores_computes_as_many_logits_at_once():

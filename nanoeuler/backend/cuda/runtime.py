@@ -182,7 +182,8 @@ class CudaRuntime(Runtime):
         """All tokens that memory holds, in one replica."""
         return 1 << 60, 1
 
-    lane_tokens = 16384
+    lane_tokens = 32768
+    least_lane_tokens = 65536  # smaller ones keep an H200 less busy: docs/scaling.md
 
     def add_neighbours(self, arrays: Sequence[Array]) -> None:
         if len(arrays) == 1:
