@@ -62,7 +62,7 @@ def test_only_a_pass_with_seeds_drops_about_its_share():
 def test_fp8_refuses():
     from nanoeuler.backend.cuda.engine import CudaBackend
 
-    config = ModelConfig.from_dict(SHAPE)
+    config = ModelConfig.from_dict(SHAPE | {"head_size": 32})
     engine = CudaBackend("fp8")
     parameters = engine.from_host(initial_parameters(config, 1))
     with pytest.raises(UserError, match="no dropout in fp8; set precision to bf16"):
