@@ -256,10 +256,6 @@ class Primitives(ABC):
         """dtable[v] = Σ of dout[n] over the n with ids[n] = v, summed in the order of n."""
 
     @abstractmethod
-    def add_embedding(self, ids_N: Array, table_VC: Array, out_NC: Array) -> None:
-        """out[n] += table[ids[n]], some columns of an array of activations."""
-
-    @abstractmethod
     def embedding_at(
         self,
         ids_N: Array,

@@ -251,7 +251,6 @@ class AttentionForm(BlockForm):
     rotates: bool = True  # with rotary positions
     post_norm: bool = False  # behind the block's last product
     cap: float = 0.0  # of scores: cap · tanh(score / cap) in their place; 0: none
-    value_embedding: bool = False  # values have a row of a table added to them
 
 
 @dataclass(frozen=True)
@@ -291,7 +290,6 @@ class AttentionWeights:
     norm_bias: Array | None = None  # these two, and the one before, of a BiasedAttentionForm
     output_bias: Array | None = None
     post_norm: Array | None = None  # (D,) with the variant
-    value_embedding: Array | None = None  # (V, G·E) with the variant
 
 
 @dataclass

@@ -7,10 +7,7 @@ from nanoeuler.backend.records import Array
 
 
 class FormOps(Backend):
-    """Value embeddings, sliding windows, GEGLU, soft caps."""
-
-    def add_embedding(self, ids_N: Array, table_VC: Array, out_NC: Array) -> None:
-        out_NC += np.take(table_VC, ids_N, axis=0, mode="clip")
+    """Sliding windows, GEGLU, soft caps."""
 
     def window_starts(
         self, starts_BT: Array, offset_B: Array, window: int, last: int, out_BT: Array

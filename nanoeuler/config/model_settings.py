@@ -106,11 +106,6 @@ class Model(Section):
         "a norm behind each block, too: x + norm(f(norm(x))), as in Gemma; left out, false",
         optional=True,
     )
-    value_embeddings: bool = key(
-        "each layer has an embedding of its own, whose row of a token is added to its values; left "
-        "out, false",
-        optional=True,
-    )
     embedding_scale: float = key(
         "factor of the embeddings where they enter the stream; left out, 1", optional=True, gt=0
     )

@@ -209,8 +209,7 @@ class AppendingPass(CachedPass):
             if decode:
                 decode.ends_B = ends
             model.embed(ids[:N], positions_N, buffers)
-            rows = Rows(positions_N, starts, offset, table, ids_N=ids[:N])
-            run_cached(model, rows, buffers, slots, decode)
+            run_cached(model, Rows(positions_N, starts, offset, table), buffers, slots, decode)
             if gathers:
                 model.backend.gather(final.x_ND, ends, norm.x_ND)
             if behind:

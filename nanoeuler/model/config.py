@@ -52,14 +52,11 @@ FAMILIES = ("llama", "gpt2")
 LATER = (
     *("rope_scaling", "qkv_bias", "windows", "rope_layers"),
     *("window_rope_theta", "post_norms", "embedding_scale", "lora"),
-    *("attention_cap", "logit_cap", "query_scalar", "value_embeddings"),
+    *("attention_cap", "logit_cap", "query_scalar"),
 )
 """Fields that models had not from the first version on."""
 
-ONLY_OURS: dict[str, tuple[Any, ...]] = {
-    "activation": ("swiglu", "geglu"),
-    "value_embeddings": (False,),
-}
+ONLY_OURS: dict[str, tuple[Any, ...]] = {"activation": ("swiglu", "geglu")}
 """Fields that other programs know with these values alone: with another one a model is trained,
 used and measured, but neither exported nor computed by the report's page."""
 
@@ -131,7 +128,6 @@ class ModelConfig:
     rope_layers: tuple[int, ...] = ()  # likewise: 1 with rotary positions, 0 without any
     window_rope_theta: float = 0.0  # of layers with a window; 0: as in the others
     post_norms: bool = False  # x + h · norm(f(norm(x)))
-    value_embeddings: bool = False  # each layer adds a row of a table to the values of a token
     embedding_scale: float = 1.0  # of an embedding where it enters the stream
     attention_cap: float | None = None  # of scores: cap · tanh(score / cap) in their place
     logit_cap: float | None = None  # likewise of logits
@@ -260,7 +256,7 @@ class ModelConfig:
         for key in merged:
             if key not in known:
                 raise UserError(
-                    f"model.{key[:30]} is no field of the model; there are {', '.join(known)}"
+                    f"model.{key[:40]} is no field of the model; there are {', '.join(known)}"
                 )
         required = [name for name, field in known.items() if field.default is dataclasses.MISSING]
         missing = [name for name in required if name not in merged]

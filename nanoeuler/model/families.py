@@ -31,8 +31,8 @@ class Family:
 
 def llama_layer(config: ModelConfig, layer: int) -> tuple[Block[Any, Any], ...]:
     c = config
-    varied = c.qkv_bias, c.windows, c.rope_layers, c.post_norms, c.attention_cap, c.value_embeddings
-    attention = VariedAttention if any(varied) else Attention
+    varies = c.qkv_bias or c.windows or c.rope_layers or c.post_norms or c.attention_cap
+    attention = VariedAttention if varies else Attention
     mlp: type[Relu2 | Swiglu] = Relu2 if c.activation == "relu2" else Swiglu
     if c.activation == "geglu" or c.post_norms:
         mlp = VariedMlp

@@ -155,7 +155,7 @@ def lay_out(config: ModelConfig, scheme: str, arena: Arena) -> list[Array | Quan
 def format_of(config: ModelConfig, scheme: str, tensor: Tensor) -> str | None:
     """The format of a tensor; None: float32."""
     family = family_of(config)
-    if len(tensor.shape) == 1 or tensor.embeds or tensor.name == family.positions:
+    if len(tensor.shape) == 1 or tensor.name == family.positions:
         return None
     coarse, fine = SCHEMES[scheme]
     others = family.embedding, *head_names(config)

@@ -77,7 +77,7 @@ class DeviceLoop(CachedPass, ABC):
         """Append tokens to the cache. Returns the norm to be taken behind them."""
         model, buffers = self.model, self.buffers
         model.embed(ids_N, positions_N, buffers)
-        rows = Rows(positions_N, self.no_starts, lengths_B, self.rope_table, ids_N=ids_N)
+        rows = Rows(positions_N, self.no_starts, lengths_B, self.rope_table)
         run_cached(model, rows, buffers, self.slots, self.decode)
         return buffers.norms[-1]
 

@@ -85,7 +85,7 @@ def trained_part(config: ModelConfig) -> slice:
 def block_matrices(config: ModelConfig) -> list[Tensor]:
     """The rows of `trained_table` that are matrices of blocks."""
     specs = (spec for block in make_blocks(config) for spec in block.tensors())
-    names = {spec.name for spec in specs if spec.multiplies}
+    names = {spec.name for spec in specs if len(spec.shape) > 1}
     return [tensor for tensor in trained_table(config) if tensor.name in names]
 
 
@@ -100,10 +100,9 @@ def parameter_count(config: ModelConfig) -> int:
 
 
 def parameters_by_kind(config: ModelConfig) -> dict[str, int]:
-    """Number of parameters of each kind; a tied embedding counts as embedding, and so
-    do value embeddings."""
+    """Number of parameters of each kind; a tied embedding counts as embedding."""
     marks = {
-        "embedding": ("embed_tokens", ".wte.", ".wpe.", "value_embedding"),
+        "embedding": ("embed_tokens", ".wte.", ".wpe."),
         "attention": ("self_attn", ".attn."),
         "mlp": (".mlp.",),
         "norms": ("norm", ".ln_"),

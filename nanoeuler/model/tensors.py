@@ -42,12 +42,6 @@ class TensorSpec:
     transposed: bool = False  # in files it is (in, out)
     matrices: int = 1  # of equal size, one below the other: what each of them does is its own
     adapter: bool = False  # where there are any, they alone are trained
-    embeds: bool = False  # rows are looked up: no product, and moved as the embedding is
-
-    @property
-    def multiplies(self) -> bool:
-        """Is it a matrix of a product?"""
-        return len(self.shape) > 1 and not self.embeds
 
 
 def norm_tensors(config: ModelConfig, weight: str, bias: str | None = None) -> list[TensorSpec]:
@@ -69,7 +63,6 @@ class Tensor:
     packed: bool = False  # part of a packed product, of which the neighbours are the others
     transposed: bool = False  # in files
     matrices: int = 1  # of equal size, one below the other, that are this tensor
-    embeds: bool = False  # its rows are looked up
     trained: bool = True  # a frozen one has neither a gradient nor a part of checkpoints
 
     @property
@@ -106,8 +99,7 @@ def lay_out(specs: Iterable[TensorSpec]) -> tuple[Tensor, ...]:
             storage = (packed_rows(*storage), storage[1])
         decay = len(spec.shape) > 1
         row = spec.name, spec.shape, storage, offset, spec.initial_std, decay
-        kind = spec.packed, spec.transposed, spec.matrices, spec.embeds, spec.adapter
-        table.append(Tensor(*row, *kind))
+        table.append(Tensor(*row, spec.packed, spec.transposed, spec.matrices, spec.adapter))
         offset = round_up(table[-1].stop, ALIGNMENT)
     everything = not any(tensor.trained for tensor in table)
     return tuple(replace(each, trained=each.trained or everything) for each in table)

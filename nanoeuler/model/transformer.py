@@ -118,9 +118,9 @@ class Transformer:
     def rows(self, batch: Batch, buffers: PassBuffers) -> Rows:
         """What blocks are told of the tokens of `batch`."""
         self.rotary.need(buffers.length)
-        ids, positions = batch.ids.reshape(-1), batch.positions.reshape(-1)
+        positions = batch.positions.reshape(-1)
         seeds = None if batch.seeds is None else batch.seeds.reshape(-1)
-        return Rows(positions, batch.starts, buffers.no_offset, self.rotary.whole, seeds, ids)
+        return Rows(positions, batch.starts, buffers.no_offset, self.rotary.whole, seeds)
 
     def embed(self, ids_N: Array, positions_N: Array, buffers: PassBuffers) -> None:
         """The tokens' embeddings are where the residual stream begins.

@@ -90,8 +90,7 @@ def moved(
     matrices = {matrix.name for matrix in block_matrices(config)}
     after = FlatBuffer(config, start.array.astype(np.float64))
     for tensor in after.table:
-        looked_up = tensor.embeds or tensor.name == embedding
-        rate = adamw.embedding_rate if looked_up else 1.0
+        rate = adamw.embedding_rate if tensor.name == embedding else 1.0
         values, each = after[tensor.name], [gradient[tensor.name] for gradient in gradients]
         count = tensor.matrices if tensor.name in matrices else 0
         for step, learning_rate in enumerate(RATES, start=1):

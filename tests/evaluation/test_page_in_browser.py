@@ -451,9 +451,9 @@ def test_only_a_small_finished_model_lies_in_the_page(tmp_path):
     assert 'id="weights"' in report(run)
     assert 'id="weights"' not in report(run, with_model=False)
     config = json.loads((made.model / "config.json").read_text())
-    config["nanoeuler"]["model"]["value_embeddings"] = True
+    config["nanoeuler"]["model"]["activation"] = "relu2"
     (made.model / "config.json").write_text(json.dumps(config))
-    page, told = report(run), "The model is not in this page: the page does not compute model.v"
+    page, told = report(run), "The model is not in this page: the page does not compute model.a"
     assert told in page
     assert 'id="weights"' not in page
     assert told not in report(run, with_model=False)

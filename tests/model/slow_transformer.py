@@ -33,7 +33,7 @@ def slow_logits(config, tensors, ids) -> list[list[Vector]]:
             if name.startswith(f"model.layers.{layer}.")
         }
         normed = [rms_norm(x, weights["input_layernorm"], c.norm_epsilon) for x in stream]
-        attended = slow_attention(c, layer, weights, normed, ids)
+        attended = slow_attention(c, layer, weights, normed)
         if behind_attention:
             attended = [rms_norm(x, weights[behind_attention], c.norm_epsilon) for x in attended]
         stream = [euler_step(x, c.step_size, f) for x, f in zip(stream, attended, strict=True)]
@@ -116,7 +116,7 @@ def add(a: Vector, b: Vector) -> Vector:
     return [x + y for x, y in zip(a, b, strict=True)]
 
 
-def slow_attention(c, layer: int, weights, xs: list[Vector], ids) -> list[Vector]:
+def slow_attention(c, layer: int, weights, xs: list[Vector]) -> list[Vector]:
     """Causal grouped-query attention: query head h reads key/value head h // (heads / kv_heads)."""
     size = c.head_size
     rotates = not c.rope_layers or c.rope_layers[layer % len(c.rope_layers)]
@@ -126,8 +126,6 @@ def slow_attention(c, layer: int, weights, xs: list[Vector], ids) -> list[Vector
         product = apply(weights[f"self_attn.{part}_proj"], x)
         if c.qkv_bias:
             product = add(product, weights[f"self_attn.{part}_proj.bias"])
-        if part == "v" and c.value_embeddings:
-            product = add(product, weights["self_attn.value_embedding"][ids[position]])
         parts = split(product, size)
         if part == "v":
             return parts

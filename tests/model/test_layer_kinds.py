@@ -12,11 +12,8 @@ from test_forward import all_logits, nested_lists, random_ids
 from nanoeuler.backend.cpu.engine import CpuBackend
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.errors import UserError
-from nanoeuler.evaluation.report.playable import obstacle
-from nanoeuler.interchange.plain_model import plain_config
 from nanoeuler.model.appending import extend
 from nanoeuler.model.config import ModelConfig, check_growth
-from nanoeuler.model.spec import parameters_by_kind
 from nanoeuler.model.transformer import Batch, Transformer
 
 KINDS = {
@@ -28,14 +25,12 @@ KINDS = {
         "qkv_bias": True,
         "windows": [0, 1, 6],
         "rope_layers": [1, 0],
-        "value_embeddings": True,
         "layers": 4,
         "qk_norm": "weighted",
     },
     "GEGLU": {"activation": "geglu"},
     "norms behind blocks": {"post_norms": True},
     "a scaled embedding": {"embedding_scale": 1.7},
-    "an embedding added to the values": {"value_embeddings": True},
     "another base in windows": {"windows": [5, 0], "window_rope_theta": 3.0},
     "a cap of scores": {"attention_cap": 0.3},
     "a cap of logits": {"logit_cap": 0.2},
@@ -134,16 +129,6 @@ def test_a_cache_gives_the_same_however_tokens_come(name, make_model, make_batch
         tokens = np.stack([np.resize(ids[0, 36:38], 12), ids[1, 20:32]])
         logits = extend(engine, cache, tokens, np.array([2, 12], np.int32))
         np.testing.assert_allclose(logits, expected[[0, 1], [37, 31]], **close)
-
-
-def test_other_programs_do_not_compute_an_embedding_added_to_the_values(make_model):
-    config = make_model(value_embeddings=True).config
-    with pytest.raises(UserError, match=r"model\.value_embeddings is True, which other programs"):
-        plain_config(config)
-    assert obstacle(config) == "the page does not compute model.value_embeddings"
-    plain = parameters_by_kind(make_model().config)
-    tables = config.layers * config.vocab_size * config.kv_heads * config.head_size
-    assert parameters_by_kind(config) == plain | {"embedding": plain["embedding"] + tables}
 
 
 def test_a_window_as_long_as_the_context_is_none(make_model):

@@ -90,7 +90,6 @@ def names_of_llama(config):
         "input_layernorm",
         *(f"self_attn.{part}_proj" for part in "qkvo"),
         *(f"self_attn.{part}_norm" for part in "qk" * (config.qk_norm == "weighted")),  # of Qwen3
-        *(["self_attn.value_embedding"] if config.value_embeddings else []),  # of no other program
         "post_attention_layernorm",
         *(f"mlp.{part}_proj" for part in (*gated(config), "down")),
         *(f"{part}_feedforward_layernorm" for part in ("pre", "post") * config.post_norms),  # Gemma

@@ -23,7 +23,7 @@ from nanoeuler.training.streams import TextStream
 from tests.models import TINY
 
 ADAMW = AdamW(0.9, 0.95, 1e-8, 0.1, 1.0)
-OTHER = replace(TINY, tied=not TINY.tied, value_embeddings=True)
+OTHER = replace(TINY, tied=not TINY.tied)
 GPT2 = ModelConfig(
     family="gpt2",
     vocab_size=50,

@@ -32,9 +32,7 @@ ODD = ModelConfig.from_dict(
 )
 YARN = {"type": "yarn", "factor": 4.0, "original_context": 512}
 SCALED = replace(SMALL, rope_scaling=read_rope_scaling(YARN))
-KINDS = replace(
-    SMALL, qkv_bias=True, windows=(64, 0, 0), rope_layers=(1, 1, 0), value_embeddings=True
-)
+KINDS = replace(SMALL, qkv_bias=True, windows=(64, 0, 0), rope_layers=(1, 1, 0))
 GEMMA3 = replace(
     SMALL,
     activation="geglu",
@@ -102,11 +100,6 @@ class WindowForgotten(CpuBackend):
 class BiasForgotten(CpuBackend):
     def linear_bias(self, x, weight, bias, out):
         self.linear(x, weight, out)
-
-
-class ValueEmbeddingForgotten(CpuBackend):
-    def add_embedding(self, ids, table, out):
-        pass
 
 
 class ScoreCapForgotten(CpuBackend):
@@ -246,11 +239,8 @@ def test_a_table_of_angles_without_the_models_scaling_is_found(engine):
     assert {"gradients", "decoding"} <= wrong(engine, SCALED)
 
 
-@pytest.mark.parametrize(
-    "engine",
-    [WindowOffByOne(1), WindowForgotten(1), BiasForgotten(1), ValueEmbeddingForgotten(1)],
-)
-def test_a_window_a_bias_or_an_embedding_that_a_model_has_is_checked(engine):
+@pytest.mark.parametrize("engine", [WindowOffByOne(1), WindowForgotten(1), BiasForgotten(1)])
+def test_a_window_or_a_bias_that_a_model_has_is_checked(engine):
     assert wrong(engine, SMALL) == set()
     assert {"gradients", "decoding"} <= wrong(engine, KINDS)
 

@@ -9,9 +9,6 @@
 // A GPT-2 adds a learned embedding of the position. A Gemma scales what enters the stream: `scale`,
 // in place, of the stream (RESIDUAL) or of its gradient (ACTIVATION).
 //
-// A model with value embeddings adds rows to columns of a wider array, whose gradients are `dout`:
-// both have a row every `stride` elements.
-//
 // forward   in: ids (N) int, table (V, D) ACTIVATION    out: out (N, D) RESIDUAL
 //           bytes: N · D · (activation + residual)
 // backward  in: ids (N), dout (N, D) ACTIVATION
@@ -51,20 +48,6 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     store(out + size_t(row) * DIM + column, value);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    add_embedding(const int* ids, const ACTIVATION* table, ACTIVATION* out, long long stride,
-        int rows) {
-    const unsigned index = blockIdx.x * THREADS + threadIdx.x, row = index / VECTORS,
-                   column = index % VECTORS * WIDTH;
-    if (row >= rows) return;
-    ACTIVATION* here = out + row * stride + column;
-    Eight value = load(here);
-    const Eight other = load(table + size_t(ids[row]) * DIM + column);
-#pragma unroll
-    for (int i = 0; i < WIDTH; ++i) value.at[i] += other.at[i];
-    store(here, value);
-}
-
 template <typename T>
 __device__ __forceinline__ void scale_in_place(T* x, float factor, int rows) {
     const size_t at = (size_t(blockIdx.x) * THREADS + threadIdx.x) * WIDTH;
@@ -92,7 +75,7 @@ struct Sum {
     Eight part[STEPS];
 
     __device__ __forceinline__ void
-    add_rows(const ACTIVATION* dout, long long stride, const int* rows, int count, int lane) {
+    add_rows(const ACTIVATION* dout, const int* rows, int count, int lane) {
 #pragma unroll
         for (int s = 0; s < STEPS; ++s) part[s] = {};
 #pragma unroll 4
@@ -100,7 +83,8 @@ struct Sum {
 #pragma unroll
             for (int s = 0; s < STEPS; ++s)
                 if (s * 32 + lane < VECTORS) {
-                    const Eight value = load(dout + rows[n] * stride + (s * 32 + lane) * WIDTH);
+                    const Eight value =
+                        load(dout + size_t(rows[n]) * DIM + (s * 32 + lane) * WIDTH);
 #pragma unroll
                     for (int i = 0; i < WIDTH; ++i) part[s].at[i] += value.at[i];
                 }
@@ -122,8 +106,8 @@ look_through(const int* ids, int start, int stop, int lane, Look look) {
 }
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32)
-    embedding_backward(const int* ids, const ACTIVATION* dout, long long stride, float* dtable,
-        int* order, int rows, int entries, int shift, int accumulate) {
+    embedding_backward(const int* ids, const ACTIVATION* dout, float* dtable, int* order, int rows,
+        int entries, int shift, int accumulate) {
     // at first how often a warp found an entry, then where in `order` it writes the next row
     __shared__ int next[WARPS][BLOCK_ENTRIES];
     __shared__ int first[BLOCK_ENTRIES + 1];  // of an entry's rows in `order`
@@ -195,7 +179,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
         const int count = first[e + 1] - first[e];
         if (count < FREQUENT) continue;
         const int part = (count + WARPS - 1) / WARPS, from = min(count, warp * part);
-        sum.add_rows(dout, stride, order + first[e] + from, min(part, count - from), lane);
+        sum.add_rows(dout, order + first[e] + from, min(part, count - from), lane);
 #pragma unroll
         for (int s = 0; s < STEPS; ++s)
             if (s * 32 + lane < VECTORS) store(&sums[warp][(s * 32 + lane) * WIDTH], sum.part[s]);
@@ -212,7 +196,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
     for (int e = warp; e < BLOCK_ENTRIES && block + (e << shift) < entries; e += WARPS) {
         const int count = first[e + 1] - first[e];
         if (count >= FREQUENT || (count == 0 && accumulate)) continue;
-        sum.add_rows(dout, stride, order + first[e], count, lane);
+        sum.add_rows(dout, order + first[e], count, lane);
         float* target = dtable + size_t(block + (e << shift)) * DIM;
 #pragma unroll
         for (int s = 0; s < STEPS; ++s)

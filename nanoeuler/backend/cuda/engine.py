@@ -122,7 +122,7 @@ class CudaBackend(DecodingOps, LogitOps, BiasedOps, FormOps, OptimizerOps):
         source, shift = self.sources.embedding(D), spread_shift(V)
         grid, threads = min(V, 1 << shift), row_warps(D) * WARP
         (order,) = self.scratch.take("embedding", ((N,), np.int32))
-        arrays = ids_N, dout_ND, row_stride(dout_ND), dtable_VD, order
+        arrays = ids_N, dout_ND, dtable_VD, order
         sizes = N, V, shift, accumulate
         self.launch(source, "embedding_backward", grid, threads, *arrays, *sizes)
 

@@ -62,11 +62,6 @@ class FormOps(CudaParts):
         source = self.sources.plain_attention(E)
         self.launch(source, kernel, grid, threads, *arguments, *shape)
 
-    def add_embedding(self, ids_N: Array, table_VC: Array, out_NC: Array) -> None:
-        (N, C), source = out_NC.shape, self.sources.embedding(out_NC.shape[1])
-        arrays = ids_N, table_VC, out_NC, row_stride(out_NC), N
-        self.launch_elementwise(source, "add_embedding", N * C, *arrays)
-
     def window_starts(
         self, starts_BT: Array, offset_B: Array, window: int, last: int, out_BT: Array
     ) -> None:

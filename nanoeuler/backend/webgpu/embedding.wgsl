@@ -3,7 +3,7 @@
 // A launch takes `count` rows of a table from `first` on: a kernel may not see all of a large one.
 //
 // In:   ids, positions (N) int32; table (V, D), position_table (P, D), dout (N, D)
-// Out:  out (N, D) = rows of the table, or with `accumulate` out + rows; dtable (V, D)
+// Out:  out (N, D); dtable (V, D)
 // Forward, a thread takes an element: bytes = 8 * N * D. Backward, a workgroup takes THREADS
 // columns of one row of the table, looks for its id among all ids, IDS at a time, and adds in the
 // order of n: bytes = 4 * (N * D + V * N * D / THREADS + V * D), those of the ids from cache.
@@ -35,12 +35,8 @@ fn embed(thread: Thread) {
     let d = i % p.columns;
     let id = u32(clamp(ids[p.ids_at + n], 0, i32(p.vocabulary) - 1));
     if (id >= p.first && id < p.first + p.count) {
-        let at = p.out_at + n * p.out_row + d;
-        var value = f32(table[p.table_at + (id - p.first) * p.table_row + d]);
-        if (p.accumulate != 0u) {
-            value += out[at];
-        }
-        out[at] = value;
+        let row = p.table_at + (id - p.first) * p.table_row;
+        out[p.out_at + n * p.out_row + d] = f32(table[row + d]);
     }
 }
 

@@ -49,18 +49,13 @@ class WebGpuBackend(LogitOps, DecodingOps, OptimizerOps):
         N, D = x_ND.shape
         self.launch_on("embedding", "scale", N * D, out=x_ND, rows=N, columns=D, factor=factor)
 
-    def embedding(
-        self, ids_N: Array, table_VD: Array, out_ND: Array, *, accumulate: bool = False
-    ) -> None:
+    def embedding(self, ids_N: Array, table_VD: Array, out_ND: Array) -> None:
         N, D = out_ND.shape
         arrays = {"ids": ids_N, "out": out_ND}
-        numbers = {"rows": N, "columns": D, "vocabulary": len(table_VD), "accumulate": accumulate}
+        numbers = {"rows": N, "columns": D, "vocabulary": len(table_VD)}
         for part in self.parts_of(table_VD):
             rows = {"table": table_VD[part], "first": part.start, "count": part.stop - part.start}
             self.launch_on("embedding", "embed", N * D, **arrays, **numbers, **rows)
-
-    def add_embedding(self, ids_N: Array, table_VC: Array, out_NC: Array) -> None:
-        self.embedding(ids_N, table_VC, out_NC, accumulate=True)
 
     def embedding_backward(
         self, ids_N: Array, dout_ND: Array, dtable_VD: Array, *, accumulate: bool

@@ -32,7 +32,6 @@ class Rows:
     offset_B: Array  # tokens that the cache holds in front of each row; 0 without a cache
     rope_table: RopeTable
     seeds_N: Array | None = None  # of dropout's random numbers, in training with any
-    ids_N: Array | None = None  # of tokens, for layers with a value embedding
     window_table: RopeTable | None = None  # of layers with a sliding window
 
     @property
@@ -83,7 +82,8 @@ class Block(ABC, Generic[Weights, Activations]):
 
         A multiply-add counts as two. Counted are matrix products.
         """
-        return 2 * sum(math.prod(each.shape) for each in self.tensors() if each.multiplies), 0
+        matrices = (tensor.shape for tensor in self.tensors() if len(tensor.shape) > 1)
+        return 2 * sum(map(math.prod, matrices)), 0
 
     @abstractmethod
     def weights(self, buffer: NamedViews, norms: NamedArrays) -> Weights:

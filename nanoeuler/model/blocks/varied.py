@@ -1,8 +1,7 @@
 """The two blocks of a layer in the forms that released models vary them in.
 
 Attention with biases of q, k and v (Qwen2), with a sliding window (Mistral), without rotary
-positions (SmolLM3), with soft caps (Gemma 2), with an embedding of the token that is added to its
-values; GEGLU; and a norm behind each block,
+positions (SmolLM3), with soft caps (Gemma 2); GEGLU; and a norm behind each block,
 x ← x + norm(f(norm(x))) (Gemma 2 and 3).
 """
 
@@ -99,7 +98,6 @@ class VariedAttention(Attention):
             rotates=rotates,
             post_norm=config.post_norms,
             cap=float(config.attention_cap or 0),
-            value_embedding=config.value_embeddings,
         )
 
     def product_rows(self, size: int) -> int:
@@ -122,14 +120,10 @@ class VariedAttention(Attention):
         if self.form.post_norm:
             name = f"model.layers.{self.layer}.post_attention_layernorm.weight"
             tensors.append(TensorSpec(name, (dim,), None))
-        if self.form.value_embedding:
-            shape = self.config.vocab_size, self.key_size
-            tensors.append(TensorSpec(f"{part}.value_embedding.weight", shape, 0.0, embeds=True))
         return tensors
 
     def weights(self, buffer: NamedViews, norms: NamedArrays) -> AttentionWeights:
         norm, query, key, value, output, *more = (tensor.name for tensor in self.tensors())
-        table = buffer[more.pop()] if self.form.value_embedding else None
         biases = [name for name in more if name.endswith(".bias")]
         found = {name.split(".")[-2]: norms[name] for name in more if name not in biases}
         return AttentionWeights(
@@ -140,7 +134,6 @@ class VariedAttention(Attention):
             found.get("k_norm"),
             buffer.packed(*biases) if biases else None,
             post_norm=found.get("post_attention_layernorm"),
-            value_embedding=table,
         )
 
     def activations(
@@ -178,8 +171,6 @@ class VariedAttention(Attention):
             ops.head_norm(x_NHE, head_norm)
         for part in a.rotated if self.form.rotates else ():
             ops.rope(part, *rows.rotation)
-        if w.value_embedding is not None:
-            ops.add_embedding(rows.ids_N, w.value_embedding, packed[:, self.form.value])
 
     def last_step(self, ops: Backend, w: AttentionWeights, a: Any, p: BlockPass) -> None:
         if a.post_norm is None:
@@ -200,9 +191,6 @@ class VariedAttention(Attention):
         dheads = self.normed_heads(w, a, a.dquery_key_value)
         for (dx_NHE, head_norm), dweight in zip(dheads, (dw.query_norm, dw.key_norm), strict=False):
             ops.head_norm_backward(dx_NHE, head_norm, dweight, accumulate=accumulate)
-        if dw.value_embedding is not None:
-            dvalue = a.dquery_key_value[:, self.form.value]
-            ops.embedding_backward(rows.ids_N, dvalue, dw.value_embedding, accumulate=accumulate)
         arrays = w.query_key_value, dw.query_key_value, dw.norm, p, dw.query_key_value_bias
         self.backward_input(ops, a.dquery_key_value, *arrays)
 

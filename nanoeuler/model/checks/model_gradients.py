@@ -106,10 +106,6 @@ CASES: dict[str, tuple[dict[str, Any], int]] = {
         {"qkv_bias": True, "windows": [0, 3], "mtp_heads": 1},
         7,
     ),
-    "an embedding added to the values, two documents a row": (
-        {"value_embeddings": True, "mtp_heads": 1},
-        7,
-    ),
     "a layer without rotation, with a window of two tokens, QK-norm": (
         {"rope_layers": [1, 0], "windows": [0, 2], "qk_norm": "rms", "mtp_heads": 1},
         5,

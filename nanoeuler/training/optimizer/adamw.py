@@ -24,7 +24,7 @@ class AdamW:
     epsilon: float = 1e-8
     weight_decay: float = 0.1
     clip_norm: float = 1.0
-    embedding_rate: float = 1.0  # multiple of the learning rate, for embeddings
+    embedding_rate: float = 1.0  # multiple of the learning rate, for the embedding
     tensor_powers: ClassVar[Mapping[str, int]] = {"first_moment": 1, "second_moment": 2}
     # float32 in every precision
     tolerance: ClassVar[Mapping[str, float]] = dict.fromkeys(
@@ -89,7 +89,7 @@ def parameter_runs(
     def treatment(tensor: Tensor) -> tuple[bool, float] | None:
         if tensor.name in left_out:
             return None
-        return tensor.decay, embedding_rate if tensor.embeds or tensor.name == embedding else 1.0
+        return tensor.decay, embedding_rate if tensor.name == embedding else 1.0
 
     runs = []
     for alike, group in itertools.groupby(trained_table(config), treatment):

@@ -44,7 +44,6 @@ FORMS = {
         "kv_heads": 1,
     },
     "caps alone": {"attention_cap": 50.0, "logit_cap": 30.0},
-    "an embedding added to the values": {"value_embeddings": True, "qk_norm": "rms"},
     "heads of 256, like a Llama's": {"head_size": 256, "heads": 3, "kv_heads": 1},
     "norms behind blocks with SwiGLU, as narrow as no power of two": {
         "post_norms": True,
