@@ -39,6 +39,9 @@ MOST_KEY_BYTES = 1 << 20
 ANY = "*"
 """The origins of all pages."""
 
+USUAL_PORTS = {"http": ":80", "https": ":443"}
+"""Ports that browsers leave out of an origin."""
+
 ARRIVAL_SECONDS = 20.0
 """Time in which a request must have arrived whole."""
 
@@ -117,13 +120,13 @@ def check_origins(origins: Sequence[str], keys: Sequence[bytes]) -> list[str]:
                 f"--origin '{ANY}': any page could use this server; give --api-key-file, too, "
                 "or the address of one page"
             )
-        found = re.fullmatch(r"(https?://([^/?#@\s]+))/?", origin.lower())
-        if origin != ANY and (found is None or not host_name(found[2])):
+        found = re.fullmatch(r"((https?)://([^/?#@\s]+))/?", origin.lower())
+        if origin != ANY and (found is None or not host_name(found[3])):
             raise UserError(
                 f"--origin {origin}: give the page's scheme, host and port, "
                 "such as https://chat.example.org"
             )
-        checked.append(found[1] if found else ANY)
+        checked.append(found[1].removesuffix(USUAL_PORTS[found[2]]) if found else ANY)
     return checked
 
 
@@ -177,15 +180,20 @@ def read_keys(path: Path) -> list[bytes]:
 
 class GatheringTransport:
     """A transport that sends what is written in one turn of the event loop at once: a call of the
-    system for each would cost more than all else."""
+    system for each would cost more than all else.
 
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop):
-        self.transport, self.loop = transport, loop
+    Closed while a request's body arrives, it reads on until that ends or has had its time: a client
+    that is still sending would see a reset connection, not the answer.
+    """
+
+    def __init__(self, transport: asyncio.Transport, connection: "Connection"):
+        self.transport, self.connection = transport, connection
         self.written: list[bytes] = []
+        self.closed = False
 
     def write(self, data: bytes) -> None:
         if not self.written:
-            self.loop.call_soon(self.flush)
+            self.connection.loop.call_soon(self.flush)
         self.written.append(data)
 
     def flush(self) -> None:
@@ -195,7 +203,15 @@ class GatheringTransport:
 
     def close(self) -> None:
         self.flush()
-        self.transport.close()
+        if self.connection.conn.their_state is h11.SEND_BODY and not self.closed:
+            self.transport.write_eof()
+            self.transport.resume_reading()
+        else:
+            self.transport.close()
+        self.closed = True
+
+    def is_closing(self) -> bool:
+        return self.closed or self.transport.is_closing()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.transport, name)
@@ -213,7 +229,7 @@ class Connection(H11Protocol):
         self.stall: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(GatheringTransport(transport, self.loop))  # type: ignore[arg-type]
+        super().connection_made(GatheringTransport(transport, self))  # type: ignore[arg-type]
         if len(self.connections) > self.most:
             self.refuse(ApiError(503, "too many connections; try again", code="busy"))
         else:

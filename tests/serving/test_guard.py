@@ -61,7 +61,7 @@ def test_a_key_is_enough_whatever_the_page(server):
 
 def test_pages_that_are_named_may_use_a_server_without_a_key(tmp_path, base_folder):
     page = "https://chat.example.org"
-    options = "--origin", f"{page}/", "--origin", "http://LOCALHOST:9000"
+    options = "--origin", f"{page}:443/", "--origin", "http://LOCALHOST:9000"
     with ServerProcess(tmp_path, base_folder, *options) as server:
         for origin in (page, "http://localhost:9000"):
             response = server.get("/v1/models", Origin=origin)
