@@ -114,7 +114,9 @@ class Replies:
         self.texts = [
             StreamDecoder(tokenizer, job["stops"]) for job in jobs for _ in range(choices)
         ]
-        self.began = self.last = time.monotonic()
+        self.began = time.monotonic()
+        self.last: dict[int, float] = {}
+        """When each reply got its last tokens."""
         self.new: dict[int, Part] = {}
         self.unfinished = set(range(len(self.texts)))
         self.tokens = self.cached = 0
@@ -134,17 +136,17 @@ class Replies:
             self.fail(piece.finish)
             return
         self.arrived.set()
-        now, tokens = time.monotonic(), len(piece.ids)
-        if self.tokens == 0:
-            self.metrics.first_token.add(now - self.began)
-        elif tokens:
-            self.metrics.next_token.add((now - self.last) / tokens, tokens)
-        self.last = now
+        now, tokens, index = time.monotonic(), len(piece.ids), first + piece.choice
+        if tokens:
+            if not self.last:
+                self.metrics.first_token.add(now - self.began)
+            elif index in self.last:
+                self.metrics.next_token.add((now - self.last[index]) / tokens, tokens)
+            self.last[index] = now
         self.tokens += tokens
         self.cached += piece.cached
         self.metrics.tokens[self.model, "cached"] += piece.cached
         self.metrics.tokens[self.model, "reply"] += tokens
-        index = first + piece.choice
         part, text = self.new.setdefault(index, Part()), self.texts[index]
         part.text += text.push(*piece.ids)
         part.scored += piece.scored

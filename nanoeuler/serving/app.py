@@ -218,6 +218,9 @@ class App:
         most = model.most_rows
         if asked.replies > most:
             raise wrong("n", f"must be at most {most}, the replies that are written at a time")
+        if len(prompts) > self.engine.longest_queue:
+            longest = self.engine.longest_queue
+            raise wrong("prompt", f"give at most {longest} prompts, which may wait here at a time")
         jobs = [
             {
                 "prompt": prompt,

@@ -7,6 +7,8 @@ import signal
 import socket
 import threading
 import time
+import urllib.error
+import urllib.request
 
 import pytest
 
@@ -89,6 +91,27 @@ def test_a_body_that_is_too_large_is_refused_before_it_has_come(server):
         for _ in range(20):
             chunked.sendall(b"20000\r\n" + b"x" * 0x20000 + b"\r\n")
     assert received(chunked).startswith(b"HTTP/1.1 413")
+
+
+def test_a_client_that_sends_a_whole_body_first_reads_why_it_is_refused(server):
+    for path, status in ((TEXT, 413), ("/v1/nothing", 404)):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(server.url + path, b"x" * (8 << 20), timeout=60)
+        assert refused.value.code == status
+        assert json.loads(refused.value.read())["error"]["message"]
+
+
+def test_more_prompts_than_the_queue_is_long_are_refused(server):
+    refused = server.post(TEXT, long(prompt=["The"] * 4, max_tokens=2))
+    assert refused.status == 400  # not "try again"
+    assert json.loads(refused.data)["error"]["message"].startswith("prompt: give at most 3 prompts")
+
+
+def test_times_between_tokens_are_those_of_each_reply(server):
+    before, began = server.metric("next_token_seconds_sum"), time.monotonic()
+    assert server.post(TEXT, long(n=2, max_tokens=500)).status == 200
+    took = time.monotonic() - began
+    assert server.metric("next_token_seconds_sum") - before > 1.2 * took  # two at a time
 
 
 def test_a_slow_reader_holds_no_place(server):

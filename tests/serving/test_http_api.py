@@ -338,6 +338,7 @@ def test_what_the_models_cannot_do_is_refused(server):
         ({"messages": [{"role": "tool", "content": None}]}, "messages"),
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools"),
         ({"tool_choice": "any"}, "tool_choice"),
+        ({"tool_choice": "required"}, "tool_choice"),
         ({"messages": [{"role": "user", "content": None}]}, "messages"),
         ({"messages": [{"role": "assistant", "tool_calls": [{"id": "a"}]}]}, "messages"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages"),
@@ -375,6 +376,9 @@ def test_health_and_metrics(server):
     assert server.metric("tokens_total") > before
     assert server.metric("replies_running") == 0
     assert server.metric("first_token_seconds_count") > 0
+    counted = server.metric("first_token_seconds_count")
+    server.post(TEXT, greedy(["The", "A"], echo=True, logprobs=0, max_tokens=0))
+    assert server.metric("first_token_seconds_count") == counted  # nothing was written
     text = server.get("/metrics").data.decode()
     assert all(line.startswith(("#", "nanoeuler_")) for line in text.splitlines())
 
