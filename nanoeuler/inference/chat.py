@@ -172,7 +172,8 @@ class Chat:
 
     def set_seed(self, value: str) -> None:
         self.set_sampling("seed", int, value)
-        self.conversation.position = 0  # the same turns after the same /seed get the same replies
+        if value:  # the same turns after the same /seed get the same replies
+            self.conversation.position = 0
 
     def set_max_tokens(self, value: str) -> None:
         if value:

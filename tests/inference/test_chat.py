@@ -252,6 +252,8 @@ def test_the_same_seed_and_turns_give_the_same_replies(chat):
         "(seed is 5)\n"
     )[1:]
     assert first == second
+    asked = chat("Count.", "/seed", "Count.", sampling=sampling)  # which changes nothing
+    assert asked.replace("(seed is 1)\n", "") == chat("Count.", "Count.", sampling=sampling)
 
 
 def test_a_base_model_says_that_it_continues_text(base_chat):
