@@ -133,6 +133,8 @@ def check_op(options: argparse.Namespace) -> None:
         advice = f"did you mean {near}?" if near else f"the ops are {', '.join(TRIALS)}"
         asked = f"--op {op}: there is no such op" if op else "--candidate needs --op"
         raise UserError(f"{asked}; {advice}")
+    if options.config or options.output or options.quick:
+        raise UserError("--op is checked alone; leave --config, --output and --quick out")
     if path is None:
         print(task(TRIALS[op]))
         return

@@ -237,6 +237,8 @@ def run_runs(options: argparse.Namespace) -> None:
     from nanoeuler.evaluation import runs
     from nanoeuler.evaluation.report.side_by_side import differing, settings_of
 
+    if options.reverse and options.sort is None:
+        raise UserError("--reverse needs --sort KEY, such as --sort seconds")
     named, damaged = runs.read_runs(runs.run_folders(options.places))
     for sentence in damaged:  # which does not hide the others
         log.line("notice", f"left out: {sentence}")

@@ -74,11 +74,11 @@ def run_folders(places: Iterable[Path]) -> list[Path]:
 def evaluation_files(places: Iterable[Path]) -> list[Path]:
     """The files of evaluations among `places`, and those in the runs among them, by their stages.
 
-    Raises `UserError` for a folder that holds none.
+    Raises `UserError` for a place that holds none.
     """
     found: list[Path] = []
     for place in places:
-        if not place.is_dir():
+        if place.is_file():
             found.append(place)
             continue
         folder = place / "evaluation" if (place / "evaluation").is_dir() else place

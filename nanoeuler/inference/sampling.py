@@ -72,7 +72,7 @@ class Sampling:
 def at_least_one(max_tokens: int) -> int:
     """The most tokens of a reply. Raises `UserError` unless it is a whole number above 0."""
     if not isinstance(max_tokens, Integral) or max_tokens < 1:
-        raise UserError(f"max-tokens is {brief(max_tokens)}: it must be at least 1")
+        raise UserError(f"max-tokens is {brief(max_tokens)}: it must be a whole number above 0")
     return max_tokens
 
 

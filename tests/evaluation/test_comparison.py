@@ -110,6 +110,8 @@ def test_runs_stand_for_the_evaluations_of_their_stages(tmp_path, capsys):
     ]
     assert main(["compare", str(tmp_path)]) == 1
     assert f"{tmp_path}: holds no evaluations; give the folder of a run" in capsys.readouterr().err
+    assert main(["compare", str(tmp_path / "third")]) == 1
+    assert "third: holds no evaluations; give the folder of a run" in capsys.readouterr().err
 
 
 def test_numbers_of_items_that_differ_are_told_and_share_no_baseline(tmp_path, capsys):

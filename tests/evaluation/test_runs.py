@@ -73,6 +73,8 @@ def test_runs_are_sorted_and_chosen_by_any_key(places, capsys):
     assert names() == ["shallow", "deep"]
     assert names("--sort", "model.layers", "--reverse") == ["deep", "shallow"]
     assert names("--sort", "run") == ["deep", "shallow"]
+    assert main(["runs", *map(str, places), "--reverse"]) == 1
+    assert "--reverse needs --sort" in capsys.readouterr().err
     assert names("--where", "model.layers>4") == ["deep"]
     assert names("--where", "model.layers>=4", "run!=deep") == ["shallow"]
     assert names("--where", "state=DPO finished") == ["deep"]

@@ -116,8 +116,8 @@ def test_a_setting_of_another_name_is_an_error_of_the_method_that_was_called(bas
         ({"temperature": None}, "temperature is None: it must be a number"),
         ({"top_k": 1.5}, "top-k is 1.5: it must be a whole number"),
         ({"seed": "1"}, "seed is '1': it must be a whole number"),
-        ({"max_tokens": 0}, "max-tokens is 0: it must be at least 1"),
-        ({"max_tokens": "9"}, "max-tokens is '9': it must be at least 1"),
+        ({"max_tokens": 0}, "max-tokens is 0: it must be a whole number above 0"),
+        ({"max_tokens": 2.0}, "max-tokens is 2.0: it must be a whole number above 0"),
     ],
 )
 def test_a_setting_out_of_range_is_named(base, setting, problem):

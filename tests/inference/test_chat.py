@@ -166,7 +166,7 @@ def test_commands_set_what_they_say(chat):
         ("/temperature hot", "(/temperature hot: it takes a number)"),
         ("/temperature -1", "(temperature is -1.0: it must be 0 (greedy) or above"),
         ("/top-k 1.5", "(/top-k 1.5: it takes a whole number)"),
-        ("/max-tokens 0", "(max-tokens is 0: it must be at least 1)"),
+        ("/max-tokens 0", "(max-tokens is 0: it must be a whole number above 0)"),
         ("/history maybe", "(/history maybe: it is on or off)"),
     ],
 )

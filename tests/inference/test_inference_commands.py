@@ -174,7 +174,7 @@ def test_text_is_written_as_it_is_made(tuned_folder):
     [
         (("--temperature", "-1"), "temperature is -1.0"),
         (("--top-p", "0"), "top-p is 0.0"),
-        (("--max-tokens", "0"), "max-tokens is 0: it must be at least 1"),
+        (("--max-tokens", "0"), "max-tokens is 0: it must be a whole number"),
         (("--model", "/nowhere"), "/nowhere: no such folder; give the model folder"),
         (("--device", "cuda"), "--device cuda"),
     ],

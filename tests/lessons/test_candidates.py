@@ -295,6 +295,7 @@ def test_a_print_is_mentioned_and_no_mistake(check):
     [
         (("--op", "rop"), "--op rop: there is no such op; did you mean rope?"),
         (("--candidate", "mine.py"), "--candidate needs --op; the ops are merge, embedding"),
+        (("--op", "rope", "--config", "no.yaml"), "--op is checked alone; leave --config"),
         (("--op", "rope", "--candidate", "no.py"), "no.py: cannot be read (No such file or dir"),
     ],
 )

@@ -141,8 +141,9 @@ def watch(folder: Path, output: Path, seconds: int) -> None:
     while True:
         if not folder.is_dir():
             raise UserError(f"{folder}: no such folder; give that of a run, such as results/demo")
-        if (folder / CONFIG).is_file() or not any(folder.iterdir()):
-            raise UserError(f"{folder}: holds no run; give the folder of one, such as results/demo")
+        holds_runs = any(folder.glob("*/*/metrics.jsonl"))
+        if holds_runs or (folder / CONFIG).is_file() or not any(folder.iterdir()):
+            raise UserError(f"{folder}: not the folder of a run; give one, such as results/demo")
         try:
             run = gather(kept_configuration(folder), folder) if is_run(folder) else None
         except UserError:
