@@ -89,7 +89,7 @@ class DeviceArray:
 
     @property
     def contiguous(self) -> bool:
-        return self.extent == self.nbytes and self.strides == sorted_strides(self)
+        return self.layout().flags.c_contiguous
 
     # ---- views
 
@@ -146,15 +146,6 @@ class DeviceArray:
             self.kernels.copy(self.kernels.from_host(np.broadcast_to(values, target.shape)), target)
         else:
             self.kernels.fill(target, values)
-
-
-def sorted_strides(array: DeviceArray) -> tuple[int, ...]:
-    """The strides of a new array of that shape."""
-    strides, step = [], array.itemsize
-    for count, stride in zip(reversed(array.shape), reversed(array.strides), strict=True):
-        strides.append(stride if count == 1 else step)
-        step *= count
-    return tuple(reversed(strides))
 
 
 def encode(values: np.ndarray) -> np.ndarray:

@@ -124,11 +124,7 @@ class WebGpuBackend(LogitOps, DecodingOps, OptimizerOps):
     def norm(self, norm: Norm) -> None:
         self.launch_norm("forward", norm, x=norm.x_ND, out=norm.out_ND, epsilon=norm.epsilon)
 
-    def layer_norm(self, norm: LayerNorm) -> None:
-        self.norm(norm)
-
-    def rms_norm(self, norm: RmsNorm) -> None:
-        self.norm(norm)
+    layer_norm = rms_norm = norm
 
     def add_layer_norm(
         self, x_ND: Array, delta_ND: Array, bias_D: Array, step_size: float, norm: LayerNorm
@@ -159,13 +155,7 @@ class WebGpuBackend(LogitOps, DecodingOps, OptimizerOps):
         numbers = {"adds_bias": bias_D is not None, "step_size": step_size, "rows": N, "columns": D}
         self.launch("norm", "add", flat_grid(N), **arrays, **numbers)
 
-    def layer_norm_backward(self, dout_ND: Array, norm: LayerNorm, into: NormGradients) -> None:
-        self.norm_gradients(dout_ND, norm, into)
-
-    def rms_norm_backward(self, dout_ND: Array, norm: RmsNorm, into: NormGradients) -> None:
-        self.norm_gradients(dout_ND, norm, into)
-
-    def norm_gradients(self, dout_ND: Array, norm: Norm, into: NormGradients) -> None:
+    def norm_backward(self, dout_ND: Array, norm: Norm, into: NormGradients) -> None:
         """Those of either kind. Sums over rows come first: `out` may take the place of `dout`."""
         x, inverse = norm.x_ND, norm.inverse_rms_N
         layer = isinstance(norm, LayerNorm)
@@ -189,6 +179,8 @@ class WebGpuBackend(LogitOps, DecodingOps, OptimizerOps):
             writes_out=out is not None,
             out_is_dout=in_place,
         )
+
+    layer_norm_backward = rms_norm_backward = norm_backward
 
     def launch_norm(self, kernel: str, norm: Norm, **given: Any) -> None:
         """A kernel of norm.wgsl that takes rows."""

@@ -77,9 +77,8 @@ class Kernels:
         self.numbers: dict[bytes, wgpu.GPUBuffer] = {}
         self.waiting: list[Command] = []
         self.recorded: Recording | None = None
-        self.repeated: Callable[[], Recording | None] = nothing
-        """What was replayed twice in a row: held weakly, as it holds its arrays."""
-        self.replayed: Callable[[], Recording | None] = nothing
+        self.replayed: Callable[[], Recording | None] = lambda: None
+        """What was replayed last: held weakly, as it holds its arrays."""
         self.scratch: dict[str, DeviceArray] = {}
         self.staging = Staging(self.opened)
         self.staged: Copied | None = None
@@ -89,18 +88,12 @@ class Kernels:
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> DeviceArray:
         """A new array; WebGPU makes its memory zero. Raises `MemoryError`."""
-        dtype = np.dtype(dtype)
-        array = DeviceArray(self, None, 0, shape, (), dtype)
-        array.strides = (0,) * len(shape)
-        strides, step = [], dtype.itemsize
-        for count in reversed(shape):
-            strides.append(step)
-            step *= max(1, count)
-        array.strides = tuple(reversed(strides))
-        size = max(16, -(-array.nbytes // 16) * 16)
+        dtype, count = np.dtype(dtype), math.prod(shape)
+        size = max(16, -(-count * dtype.itemsize // 16) * 16)
         with self.failures_told(size):
-            array.buffer = self.opened.create_buffer(size=size, usage=self.storage)
-        return array
+            buffer = self.opened.create_buffer(size=size, usage=self.storage)
+        flat = DeviceArray(self, buffer, 0, (count,), (dtype.itemsize,), dtype)
+        return flat.reshape(shape)
 
     @contextmanager
     def failures_told(self, size: int = 0) -> Iterator[None]:
@@ -201,9 +194,9 @@ class Kernels:
                 if key not in code.fields:
                     raise KeyError(f"{name}.wgsl has no argument {key}")
                 numbers[code.fields[key]] = value
-        buffer = self.arguments(code.packing.pack(*numbers))
-        windows.append((code.bindings[NUMBERS][0], buffer, 0, buffer.size))
         with self.failures_told():
+            buffer = self.arguments(code.packing.pack(*numbers))
+            windows.append((code.bindings[NUMBERS][0], buffer, 0, buffer.size))
             pipeline, layout = self.pipeline(code, kernel)
             group = bind_group(self.opened, layout, windows)
         self.do((pipeline, group, (*grid, 1, 1)[:3]))
@@ -261,13 +254,12 @@ class Kernels:
             for start in range(0, len(commands), sizes.DISPATCHES_AT_ONCE):
                 self.waiting = commands[start : start + sizes.DISPATCHES_AT_ONCE]
                 self.flush()
-        self.repeated = self.replayed if self.replayed() is commands else nothing
         self.replayed = weakref.ref(commands)
 
     def encode_ahead(self, copied: Copied) -> None:
-        """Called while the host waits for what was copied: what it replayed twice in a row will
-        come again, and the same will be read behind it."""
-        commands = self.repeated()
+        """Called while the host waits for what was copied: what it replayed last will come again,
+        and the same will be read behind it."""
+        commands = self.replayed()
         if commands and not commands.ahead:
             commands.ahead, commands.copied = self.encoded(commands, copied), copied
 
@@ -292,18 +284,19 @@ class Kernels:
         set_pipeline = lib.wgpuComputePassEncoderSetPipeline
         set_arrays = lib.wgpuComputePassEncoderSetBindGroup
         dispatch = lib.wgpuComputePassEncoderDispatchWorkgroups
-        encoder = self.opened.create_command_encoder()
-        if commands:
-            compute = encoder.begin_compute_pass()
-            into = compute._internal
-            for pipeline, group, grid in commands:
-                set_pipeline(into, pipeline._internal)
-                set_arrays(into, 0, group._internal, 0, ffi.NULL)
-                dispatch(into, *grid)
-            compute.end()
-        if copied:
-            encoder.copy_buffer_to_buffer(*copied[:2], self.staging.buffer, 0, copied.size)
-        return encoder.finish()
+        with self.failures_told():
+            encoder = self.opened.create_command_encoder()
+            if commands:
+                compute = encoder.begin_compute_pass()
+                into = compute._internal
+                for pipeline, group, grid in commands:
+                    set_pipeline(into, pipeline._internal)
+                    set_arrays(into, 0, group._internal, 0, ffi.NULL)
+                    dispatch(into, *grid)
+                compute.end()
+            if copied:
+                encoder.copy_buffer_to_buffer(*copied[:2], self.staging.buffer, 0, copied.size)
+            return encoder.finish()
 
     @contextmanager
     def recording(self) -> Iterator[Recording]:
@@ -368,10 +361,6 @@ class Kernels:
         bits = int(np.array(value, target.dtype if words == 1 else np.int32).view(np.uint32))
         count, given = target.size * words, {"copied": target, "value": bits}
         self.launch_on("copy", "fill", count, count=count, **given, **copy_arguments(dimensions))
-
-
-def nothing() -> None:
-    """A weak reference to no recording."""
 
 
 def bind_group(

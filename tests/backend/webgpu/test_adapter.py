@@ -116,8 +116,17 @@ def test_heads_that_the_kernels_cannot_read_are_refused(engine):
 
 def test_a_lost_device_ends_the_work_with_a_sentence(engine):
     kernels = Kernels(Device(adapters()[0]))
-    array = kernels.from_host(np.ones(4, np.float32))
+    array, other = (kernels.from_host(np.ones(4, np.float32)) for _ in range(2))
+    with kernels.recording() as recorded:
+        kernels.copy(array, other)
+    kernels.finish()
     kernels.opened.destroy()
-    for work in (kernels.to_host, lambda x: kernels.empty((4,), x.dtype)):
+    for work in (
+        lambda: kernels.to_host(array),
+        lambda: kernels.write(array, np.ones(4, np.float32)),
+        lambda: kernels.empty((4,), np.float32),
+        lambda: kernels.fill(array, 2.0),
+        lambda: kernels.replay(recorded),
+    ):
         with pytest.raises(UserError, match=r"is lost .* run the same command again"):
-            work(array)
+            work()
