@@ -26,12 +26,18 @@ struct Arguments {
 const CUBE = 0.044715;
 const TWICE_ROOT = 1.5957691216057308;  // 2 sqrt(2 / pi)
 
-/// gelu(x) / x, and the derivative of gelu.
-fn gelu_factor_and_slope(x: f32) -> vec2<f32> {
+/// gelu(x), and its derivative.
+fn gelu_and_slope(x: f32) -> vec2<f32> {
     let square = x * x;
     let sigma = sigmoid(TWICE_ROOT * x * fma(CUBE, square, 1.0));
     let inner = TWICE_ROOT * x * (1.0 - sigma) * fma(3.0 * CUBE, square, 1.0);
-    return vec2(sigma, sigma * (1.0 + inner));
+    return vec2(x * sigma, sigma * (1.0 + inner));
+}
+
+/// max(x, 0)^2, and its derivative.
+fn relu2_and_slope(x: f32) -> vec2<f32> {
+    let positive = max(x, 0.0);
+    return vec2(positive * positive, 2.0 * positive);
 }
 
 /// silu(x), and its derivative.
@@ -41,177 +47,139 @@ fn silu_and_slope(x: f32) -> vec2<f32> {
     return vec2(silu, fma(silu, 1.0 - sigma, sigma));
 }
 
-@compute @workgroup_size(THREADS)
-fn gelu(thread: Thread) {
-    let i = element(thread);
-    if (i >= p.rows * p.columns) {
-        return;
-    }
-    let n = i / p.columns;
-    let f = i % p.columns;
-    let value = x[p.x_at + n * p.x_row + f];
-    out[p.out_at + n * p.out_row + f] = value * gelu_factor_and_slope(value).x;
+fn is_element(i: u32) -> bool {
+    return i < p.rows * p.columns;
+}
+
+/// Where element i lies of an array that begins at `at`.
+fn place(i: u32, at: u32, row: u32) -> u32 {
+    return at + i / p.columns * row + i % p.columns;
 }
 
 @compute @workgroup_size(THREADS)
-fn gelu_backward(thread: Thread) {
+fn gelu(thread: Thread) {
     let i = element(thread);
-    let n = i / p.columns;
-    let f = i % p.columns;
-    let inside = n < p.rows;
-    var value = 0.0;
-    var gradient = 0.0;
-    if (inside) {
-        value = x[p.x_at + n * p.x_row + f];
-        gradient = dout[p.dout_at + n * p.dout_row + f];
-    }
-    storageBarrier();
-    if (inside) {
-        let found = gelu_factor_and_slope(value);
-        dx[p.dx_at + n * p.dx_row + f] = gradient * found.y;
-        if (p.writes_out != 0u) {
-            out[p.out_at + n * p.out_row + f] = value * found.x;
-        }
+    if (is_element(i)) {
+        out[place(i, p.out_at, p.out_row)] = gelu_and_slope(x[place(i, p.x_at, p.x_row)]).x;
     }
 }
 
 @compute @workgroup_size(THREADS)
 fn relu2(thread: Thread) {
     let i = element(thread);
-    if (i >= p.rows * p.columns) {
-        return;
+    if (is_element(i)) {
+        out[place(i, p.out_at, p.out_row)] = relu2_and_slope(x[place(i, p.x_at, p.x_row)]).x;
     }
-    let n = i / p.columns;
-    let f = i % p.columns;
-    let positive = max(x[p.x_at + n * p.x_row + f], 0.0);
-    out[p.out_at + n * p.out_row + f] = positive * positive;
 }
 
-@compute @workgroup_size(THREADS)
-fn relu2_backward(thread: Thread) {
-    let i = element(thread);
-    let n = i / p.columns;
-    let f = i % p.columns;
-    let inside = n < p.rows;
-    var positive = 0.0;
-    var gradient = 0.0;
-    if (inside) {
-        positive = max(x[p.x_at + n * p.x_row + f], 0.0);
-        gradient = dout[p.dout_at + n * p.dout_row + f];
+/// x and dout, read by all threads before one writes.
+fn read_pair(i: u32) -> vec2<f32> {
+    var read = vec2<f32>();
+    if (is_element(i)) {
+        read = vec2(x[place(i, p.x_at, p.x_row)], dout[place(i, p.dout_at, p.dout_row)]);
     }
     storageBarrier();
-    if (inside) {
-        dx[p.dx_at + n * p.dx_row + f] = 2.0 * positive * gradient;
+    return read;
+}
+
+/// From `activation`, that of x and its slope, to the gradient of x.
+fn store(i: u32, activation: vec2<f32>, gradient: f32) {
+    if (is_element(i)) {
+        dx[place(i, p.dx_at, p.dx_row)] = gradient * activation.y;
         if (p.writes_out != 0u) {
-            out[p.out_at + n * p.out_row + f] = positive * positive;
+            out[place(i, p.out_at, p.out_row)] = activation.x;
         }
     }
 }
 
 @compute @workgroup_size(THREADS)
+fn gelu_backward(thread: Thread) {
+    let read = read_pair(element(thread));
+    store(element(thread), gelu_and_slope(read.x), read.y);
+}
+
+@compute @workgroup_size(THREADS)
+fn relu2_backward(thread: Thread) {
+    let read = read_pair(element(thread));
+    store(element(thread), relu2_and_slope(read.x), read.y);
+}
+
+@compute @workgroup_size(THREADS)
 fn swiglu(thread: Thread) {
     let i = element(thread);
-    if (i >= p.rows * p.columns) {
-        return;
+    if (is_element(i)) {
+        let silu = silu_and_slope(x[place(i, p.x_at, p.x_row)]).x;
+        out[place(i, p.out_at, p.out_row)] = silu * up[place(i, p.up_at, p.up_row)];
     }
-    let n = i / p.columns;
-    let f = i % p.columns;
-    let silu = silu_and_slope(x[p.x_at + n * p.x_row + f]).x;
-    out[p.out_at + n * p.out_row + f] = silu * up[p.up_at + n * p.up_row + f];
 }
 
 @compute @workgroup_size(THREADS)
 fn geglu(thread: Thread) {
     let i = element(thread);
-    if (i >= p.rows * p.columns) {
-        return;
+    if (is_element(i)) {
+        let gelu = gelu_and_slope(x[place(i, p.x_at, p.x_row)]).x;
+        out[place(i, p.out_at, p.out_row)] = gelu * up[place(i, p.up_at, p.up_row)];
     }
-    let n = i / p.columns;
-    let f = i % p.columns;
-    let gate = x[p.x_at + n * p.x_row + f];
-    let gelu = gate * gelu_factor_and_slope(gate).x;
-    out[p.out_at + n * p.out_row + f] = gelu * up[p.up_at + n * p.up_row + f];
+}
+
+/// Gate, up and dout, read like a pair.
+fn read_gated(i: u32) -> vec3<f32> {
+    var factor = 0.0;
+    if (is_element(i)) {
+        factor = up[place(i, p.up_at, p.up_row)];
+    }
+    let pair = read_pair(i);
+    return vec3(pair.x, factor, pair.y);
 }
 
 /// From `activation`, that of the gate and its slope, to the gradients of gate and up.
-fn store_gated(n: u32, f: u32, activation: vec2<f32>, factor: f32, gradient: f32) {
-    dx[p.dx_at + n * p.dx_row + f] = gradient * factor * activation.y;
-    dup[p.dup_at + n * p.dup_row + f] = gradient * activation.x;
-    if (p.writes_out != 0u) {
-        out[p.out_at + n * p.out_row + f] = activation.x * factor;
+fn store_gated(i: u32, activation: vec2<f32>, factor: f32, gradient: f32) {
+    if (is_element(i)) {
+        dx[place(i, p.dx_at, p.dx_row)] = gradient * factor * activation.y;
+        dup[place(i, p.dup_at, p.dup_row)] = gradient * activation.x;
+        if (p.writes_out != 0u) {
+            out[place(i, p.out_at, p.out_row)] = activation.x * factor;
+        }
     }
 }
 
 @compute @workgroup_size(THREADS)
 fn swiglu_backward(thread: Thread) {
-    let i = element(thread);
-    let n = i / p.columns;
-    let f = i % p.columns;
-    let inside = n < p.rows;
-    var read = vec3<f32>();  // gate, up, dout
-    if (inside) {
-        read.x = x[p.x_at + n * p.x_row + f];
-        read.y = up[p.up_at + n * p.up_row + f];
-        read.z = dout[p.dout_at + n * p.dout_row + f];
-    }
-    storageBarrier();
-    if (inside) {
-        store_gated(n, f, silu_and_slope(read.x), read.y, read.z);
-    }
+    let read = read_gated(element(thread));
+    store_gated(element(thread), silu_and_slope(read.x), read.y, read.z);
 }
 
 @compute @workgroup_size(THREADS)
 fn geglu_backward(thread: Thread) {
-    let i = element(thread);
-    let n = i / p.columns;
-    let f = i % p.columns;
-    let inside = n < p.rows;
-    var read = vec3<f32>();
-    if (inside) {
-        read.x = x[p.x_at + n * p.x_row + f];
-        read.y = up[p.up_at + n * p.up_row + f];
-        read.z = dout[p.dout_at + n * p.dout_row + f];
-    }
-    storageBarrier();
-    if (inside) {
-        let found = gelu_factor_and_slope(read.x);
-        store_gated(n, f, vec2(read.x * found.x, found.y), read.y, read.z);
-    }
+    let read = read_gated(element(thread));
+    store_gated(element(thread), gelu_and_slope(read.x), read.y, read.z);
 }
 
 @compute @workgroup_size(THREADS)
 fn soft_cap(thread: Thread) {
     let i = element(thread);
-    if (i >= p.rows * p.columns) {
-        return;
+    if (is_element(i)) {
+        let at = place(i, p.x_at, p.x_row);
+        let bent = hyperbolic_tangent(x[at] / p.cap);
+        if (p.writes_slope != 0u) {
+            slope[place(i, p.slope_at, p.slope_row)] = fma(-bent, bent, 1.0);
+        }
+        x[at] = p.cap * bent;
     }
-    let n = i / p.columns;
-    let f = i % p.columns;
-    let at = p.x_at + n * p.x_row + f;
-    let bent = hyperbolic_tangent(x[at] / p.cap);
-    if (p.writes_slope != 0u) {
-        slope[p.slope_at + n * p.slope_row + f] = fma(-bent, bent, 1.0);
-    }
-    x[at] = p.cap * bent;
 }
 
 @compute @workgroup_size(THREADS)
 fn multiply(thread: Thread) {
     let i = element(thread);
-    if (i >= p.rows * p.columns) {
-        return;
+    if (is_element(i)) {
+        x[place(i, p.x_at, p.x_row)] *= slope[place(i, p.slope_at, p.slope_row)];
     }
-    let n = i / p.columns;
-    let f = i % p.columns;
-    x[p.x_at + n * p.x_row + f] *= slope[p.slope_at + n * p.slope_row + f];
 }
 
 @compute @workgroup_size(THREADS)
 fn add_bias(thread: Thread) {
     let i = element(thread);
-    if (i >= p.rows * p.columns) {
-        return;
+    if (is_element(i)) {
+        x[place(i, p.x_at, p.x_row)] += f32(bias[p.bias_at + i % p.columns]);
     }
-    let f = i % p.columns;
-    x[p.x_at + (i / p.columns) * p.x_row + f] += f32(bias[p.bias_at + f]);
 }

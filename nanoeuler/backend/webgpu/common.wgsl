@@ -13,6 +13,17 @@ struct Thread {
     @builtin(local_invocation_index) lane: u32,
 }
 
+/// Where a workgroup is, and their number.
+struct Workgroup {
+    @builtin(workgroup_id) id: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+}
+
+/// The number of a workgroup: they lie in rows of `groups.x`.
+fn number_of(workgroup: Workgroup) -> u32 {
+    return workgroup.id.y * workgroup.groups.x + workgroup.id.x;
+}
+
 /// The element that a thread takes: workgroups lie in rows of `groups.x`.
 fn element(thread: Thread) -> u32 {
     return (thread.group.y * thread.groups.x + thread.group.x) * THREADS + thread.lane;

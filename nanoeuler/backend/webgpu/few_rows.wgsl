@@ -32,12 +32,8 @@ var<workgroup> partial_up: Partial;
 var<workgroup> partial_squares: Partial;
 
 @compute @workgroup_size(THREADS)
-fn multiply(
-    @builtin(workgroup_id) w: vec3<u32>,
-    @builtin(num_workgroups) count: vec3<u32>,
-    @builtin(local_invocation_index) thread: u32,
-) {
-    let n = (w.y * count.x + w.x) * FEW_ROWS_COLUMNS + thread / SHARE;
+fn multiply(workgroup: Workgroup, @builtin(local_invocation_index) thread: u32) {
+    let n = number_of(workgroup) * FEW_ROWS_COLUMNS + thread / SHARE;
     let share = thread % SHARE;
     var sums = array<Numbers, LEFT_ROWS>();
     var ups = array<Numbers, LEFT_ROWS>();

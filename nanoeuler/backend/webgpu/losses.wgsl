@@ -29,12 +29,8 @@ struct Arguments {
 @group(0) @binding(12) var<uniform> p: Arguments;
 
 @compute @workgroup_size(THREADS)
-fn cross_entropy(
-    @builtin(workgroup_id) w: vec3<u32>,
-    @builtin(num_workgroups) n: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let row = w.y * n.x + w.x;
+fn cross_entropy(workgroup: Workgroup, @builtin(local_invocation_index) lane: u32) {
+    let row = number_of(workgroup);
     if (row >= p.rows) {
         return;
     }
@@ -62,12 +58,8 @@ fn cross_entropy(
 }
 
 @compute @workgroup_size(THREADS)
-fn cross_entropy_backward(
-    @builtin(workgroup_id) w: vec3<u32>,
-    @builtin(num_workgroups) n: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let row = w.y * n.x + w.x;
+fn cross_entropy_backward(workgroup: Workgroup, @builtin(local_invocation_index) lane: u32) {
+    let row = number_of(workgroup);
     if (row >= p.rows) {
         return;
     }
@@ -84,12 +76,8 @@ fn cross_entropy_backward(
 var<workgroup> places: array<u32, THREADS>;
 
 @compute @workgroup_size(THREADS)
-fn argmax(
-    @builtin(workgroup_id) w: vec3<u32>,
-    @builtin(num_workgroups) n: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let row = w.y * n.x + w.x;
+fn argmax(workgroup: Workgroup, @builtin(local_invocation_index) lane: u32) {
+    let row = number_of(workgroup);
     if (row >= p.rows) {
         return;
     }

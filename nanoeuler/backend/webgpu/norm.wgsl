@@ -27,10 +27,6 @@ struct Arguments {
 @group(0) @binding(10) var<storage, read_write> means: array<f32>;
 @group(0) @binding(11) var<uniform> p: Arguments;
 
-fn row_of(w: vec3<u32>, n: vec3<u32>) -> u32 {
-    return w.y * n.x + w.x;
-}
-
 /// The mean of a row of x, or 0 for RMSNorm.
 fn mean_of_row(row: u32, lane: u32) -> f32 {
     if (p.layer == 0u) {
@@ -44,13 +40,9 @@ fn mean_of_row(row: u32, lane: u32) -> f32 {
 }
 
 @compute @workgroup_size(THREADS)
-fn add(
-    @builtin(workgroup_id) w: vec3<u32>,
-    @builtin(num_workgroups) n: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
+fn add(workgroup: Workgroup, @builtin(local_invocation_index) lane: u32) {
     // the norm of the sum is the next kernel's
-    let row = row_of(w, n);
+    let row = number_of(workgroup);
     if (row >= p.rows) {
         return;
     }
@@ -65,12 +57,8 @@ fn add(
 }
 
 @compute @workgroup_size(THREADS)
-fn forward(
-    @builtin(workgroup_id) w: vec3<u32>,
-    @builtin(num_workgroups) n: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let row = row_of(w, n);
+fn forward(workgroup: Workgroup, @builtin(local_invocation_index) lane: u32) {
+    let row = number_of(workgroup);
     if (row >= p.rows) {
         return;
     }
@@ -94,12 +82,8 @@ fn forward(
 }
 
 @compute @workgroup_size(THREADS)
-fn row_means(
-    @builtin(workgroup_id) w: vec3<u32>,
-    @builtin(num_workgroups) n: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let row = row_of(w, n);
+fn row_means(workgroup: Workgroup, @builtin(local_invocation_index) lane: u32) {
+    let row = number_of(workgroup);
     if (row >= p.rows) {
         return;
     }
@@ -110,12 +94,8 @@ fn row_means(
 }
 
 @compute @workgroup_size(THREADS)
-fn backward(
-    @builtin(workgroup_id) w: vec3<u32>,
-    @builtin(num_workgroups) n: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let row = row_of(w, n);
+fn backward(workgroup: Workgroup, @builtin(local_invocation_index) lane: u32) {
+    let row = number_of(workgroup);
     if (row >= p.rows) {
         return;
     }
