@@ -2,13 +2,13 @@
 
     python benchmarks/webgpu_step.py --presets medium base --beside cuda --kernels 8
 
-Beside it, in turns in the same process, another engine: cpu, or cuda, whose products are in fp32
-(not tf32) as WebGPU's, and whose steps and decoding in bf16. Each figure is the median of several
-turns with the fastest and the slowest, and a ratio the other engine's time over WebGPU's. Products
-are given in TFLOP/s, for each of the three that a linear layer takes; a step is forward, backward,
-clipping and AdamW on random tokens; decoding takes the likeliest token at batch 1, the host waiting
-for the logits of each, with matrices in float32 and, where the adapter reads it, in float16. The
-first line names adapter, driver and limits. About two minutes on a large GPU.
+Beside it, in turns in the same process, another engine: cpu, or cuda, in fp32 (not tf32) as WebGPU
+and, but for products, in bf16. Each figure is the median of several turns with the fastest and the
+slowest, and a ratio the other engine's time over WebGPU's. Products are given in TFLOP/s, for each
+of the three that a linear layer takes; a step is forward, backward, clipping and AdamW on random
+tokens; decoding takes the likeliest token at batch 1, the host waiting for the logits of each, with
+matrices in float32 and, where the adapter reads it, in float16. The first lines name adapters and
+drivers. About two minutes on a large GPU.
 
 `--kernels N` adds the N kernels that take the most time of a step and of a decoded token, each by
 timestamps around a pass of its own. `--sizes TILE=32` and the like replace numbers of
@@ -54,7 +54,8 @@ def main() -> None:
     engine = WebGpuBackend()
     others: list[Backend] = []
     if options.beside:
-        others = [make_backend(options.beside, precision=each) for each in ("fp32", "bf16")]
+        forms = ("fp32", "bf16") if options.beside == "cuda" else ("fp32",)
+        others = [make_backend(options.beside, precision=each) for each in forms]
     for each in (engine, *others):
         print(each.environment())
     n = options.products
@@ -64,13 +65,13 @@ def main() -> None:
     for preset in options.presets:
         config = ModelConfig.from_dict({"preset": preset})
         tokens = options.rows * config.context
-        times = in_turns([training(each, config, options.rows) for each in (engine, *others[1:])])
+        times = in_turns([training(each, config, options.rows) for each in (engine, *others)])
         title = f"{preset}, a step of {options.rows} × {config.context}"
         report(title, partial(speed, tokens), times)
         for halves in (False, True):
             engine.halves_weights = halves and engine.device.has_halves
             if halves == engine.halves_weights:
-                times = in_turns([decoding(each, config) for each in (engine, *others[1:])])
+                times = in_turns([decoding(each, config) for each in (engine, *others)])
                 kind = "float16" if halves else "float32"
                 title = f"{preset}, decoding at batch 1, {kind}"
                 report(title, partial(speed, DECODED), times)
@@ -102,9 +103,9 @@ def report(title: str, show: Callable[[float], str], seconds: list[list[float]])
         f"{show(statistics.median(each))} ({1e3 * min(each):.1f} to {1e3 * max(each):.1f} ms)"
         for each in seconds
     ]
-    medians = [statistics.median(each) for each in seconds]
-    ratio = f"  ratio {medians[1] / medians[0]:.2f}" if len(medians) > 1 else ""
-    print(f"{title:<36} {'  beside  '.join(shown)}{ratio}", flush=True)
+    own, *others = map(statistics.median, seconds)
+    ratios = "".join(f"  ratio {each / own:.2f}" for each in others)
+    print(f"{title:<36} {'  beside  '.join(shown)}{ratios}", flush=True)
 
 
 def show_kernels(
