@@ -66,7 +66,16 @@ def test_a_click_marks_the_words_that_were_read_and_says_where_and_when(
         assert page.evaluate(words, "copied") == []
         where.click()
         sync_api.expect(origins).to_be_visible()
-        quoting.get_by_role("button", name="Regenerate").click()
+        again = quoting.get_by_role("button", name="Regenerate")
+        again.click()
         sync_api.expect(origins).to_be_hidden()
         sync_api.expect(where).to_be_visible()
+        asked = []
+        page.route("**/trace", lambda route: asked.append(route))
+        quoting.locator(".where").click()
+        again.click()  # while it is traced
+        sync_api.expect(again).to_be_enabled()
+        asked[0].continue_()
+        sync_api.expect(where).to_be_enabled()
+        assert page.evaluate(words, "copied") == []
         assert not problems

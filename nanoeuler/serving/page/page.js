@@ -378,7 +378,8 @@ async function showOrigins(reply) {
   let shown;
   try {
     const response = await call("trace", { method: "POST", body: JSON.stringify({ model, text }) });
-    shown = originsOf(reply, await response.json());
+    const found = await response.json();
+    if (reply.tokens === tokens) shown = originsOf(reply, found); // it marks words
   } catch (error) {
     shown = [make("p", { className: "error", textContent: error.message })];
     if (error.status === 401) askForKey();
