@@ -18,7 +18,7 @@ from nanoeuler.browser.packing import (
 )
 from nanoeuler.errors import UserError
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.files import load_model
+from nanoeuler.model.files import load_model, read_description, usable
 from nanoeuler.serving.channel import ServedModel
 from nanoeuler.serving.errors import ApiError, wrong
 
@@ -40,6 +40,7 @@ class Copies:
         self.models = models
         self.offers = {name: offer(model) if given else KEPT for name, model in models.items()}
         """By name the bytes of its weights, or a sentence that says why a page cannot have it."""
+        self.served = {name: description(model) for name, model in models.items()}
         self.thread = ThreadPoolExecutor(1, "copies")
         self.read: dict[str, tuple[dict[str, Any], bytes]] = {}
 
@@ -55,9 +56,10 @@ class Copies:
             served = self.models[name]
             try:
                 saved = load_model(served.folder)
+                changed = description(served) != self.served[name]
             except UserError as error:
                 raise wrong("model", str(error)) from error
-            if saved.config != served.config:
+            if changed:
                 raise wrong("model", f"{served.folder} has changed; start the server again")
             described = describe(saved, served.tokenizer)
             described["config"]["context"] = min(served.context, MOST_TOKENS)
@@ -69,6 +71,11 @@ class Copies:
                 weights = in_blocks(saved)
             self.read[name] = described, weights
         return self.read[name]
+
+
+def description(model: ServedModel) -> dict[str, Any]:
+    """What its folder says of it, with the hash of its weights."""
+    return read_description(usable(model.folder))[1]
 
 
 def offer(model: ServedModel) -> int | str:

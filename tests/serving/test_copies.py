@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nanoeuler.browser.packing import bytes_in_blocks, halves, written_tensors
-from nanoeuler.model.files import load_model
+from nanoeuler.model.files import load_model, save_model
 from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.serving import copies
 from tests.serving.server import ServerProcess
@@ -66,6 +66,21 @@ def test_the_weights_of_a_large_model_come_in_int8(tuned_folder, monkeypatch):
     found = (codes * scales[:, None]).reshape(-1)[: len(exact)]
     # half of a step of the block's scale, and its rounding
     assert (np.abs(found - exact) <= 0.501 * np.repeat(scales, block)[: len(exact)]).all()
+
+
+def test_the_weights_are_those_that_are_served_or_none(tmp_path, tuned_folder):
+    """Served in int8, which takes the step size into the weights."""
+    saved = load_model(tuned_folder)
+    saved = dataclasses.replace(saved, config=dataclasses.replace(saved.config, step_size=0.5))
+    for name in ("same", "other"):
+        save_model(tmp_path / name, saved)
+    models = tmp_path / "same", tmp_path / "other"
+    with ServerProcess(tmp_path, *models, "--quantize", "int8") as server:
+        save_model(tmp_path / "other", dataclasses.replace(saved, parameters=-saved.parameters))
+        assert server.get("/browser/same").status == 200
+        refused = server.get("/browser/other/weights")
+        assert refused.status == 400
+        assert "other has changed; start the server again" in refused.data.decode()
 
 
 @pytest.mark.parametrize("asked", ["bytes=9-3", "bytes=999999999-", "bytes=-5", "words", ""])
