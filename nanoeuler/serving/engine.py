@@ -121,7 +121,8 @@ def decode(
     `loading`: see `load_models`."""
     try:
         with explain_os_errors():
-            models = load_models(folders, **loading)
+            found = list(map(find_model, folders))  # once: a run's next stage may end meanwhile
+            models = load_models(found, **loading)
             rooms = rooms_for(models, rows, context, prefix_megabytes)
             batches = {name: Batch(model, *rooms[name]) for name, model in models.items()}
             for batch in batches.values():
@@ -131,7 +132,7 @@ def decode(
         return
     for name, model in models.items():
         log.line("model", f"{name}: {model!r}")
-    served = zip(map(find_model, folders), models.values(), batches.values(), strict=True)
+    served = zip(found, models.values(), batches.values(), strict=True)
     channel.send({name: described(*each) for name, each in zip(models, served, strict=True)})
     Engine(batches, channel, inbox).run()
 
@@ -160,13 +161,12 @@ def rooms_for(
 
 
 def load_models(folders: Sequence[Path], **loading: Any) -> dict[str, LanguageModel]:
-    """The models of some folders by the names that clients give: run-stage. `loading`: further
+    """The models in some folders by the names that clients give: run-stage. `loading`: further
     arguments of `api.load`."""
     models: dict[str, LanguageModel] = {}
     for folder in folders:
-        found = find_model(folder)
-        name = free_name(model_name(found), models)
-        models[name] = api.load(found, **loading)
+        name = free_name(model_name(folder), models)
+        models[name] = api.load(folder, **loading)
     return models
 
 

@@ -2,14 +2,19 @@
 
 import fcntl
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+from multiprocessing import Pipe
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
+from nanoeuler.serving.batch import Batch
+from nanoeuler.serving.engine import Engine, decode
 from tests.serving.server import ServerProcess, raw_request, received
 from tests.waiting import wait_until
 
@@ -104,6 +109,19 @@ def test_a_signal_while_the_address_is_printed_lets_replies_end(endless_folder):
     finally:
         process.kill()
         process.wait()
+
+
+def test_a_stage_that_ends_while_a_model_is_loaded_is_not_taken_for_it(
+    tmp_path, base_folder, monkeypatch
+):
+    early, late = (tmp_path / stage / "model" for stage in ("pretrain", "sft"))
+    shutil.copytree(base_folder, early)
+    monkeypatch.setattr(Batch, "warm", lambda _: shutil.copytree(base_folder, late))
+    monkeypatch.setattr(Engine, "run", lambda _: None)
+    ours, theirs = Pipe()
+    decode(theirs, SimpleQueue(), [tmp_path], 1, None, None, {"device": "cpu"})
+    (served,) = ours.recv().values()
+    assert served.folder == early
 
 
 def free_port():
