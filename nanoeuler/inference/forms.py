@@ -39,6 +39,9 @@ MOST_THREADS = 8
 MOST_SECONDS = 0.5
 """Longest time of a core to compile a form. Some short ones would take years."""
 
+MOST_WAIT = 10.0
+"""Seconds in which it gets them, unless the machine is too busy."""
+
 COMPILE = f"""
 import signal, sys
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
@@ -152,9 +155,11 @@ def refusal(grammar: str) -> str:
     tries it first."""
     command = [sys.executable, "-I", "-c", COMPILE]
     try:
-        tried = subprocess.run(command, input=grammar, capture_output=True, text=True, timeout=10)
-    except subprocess.TimeoutExpired:
-        return "it takes too long to compile"
+        tried = subprocess.run(
+            command, input=grammar, capture_output=True, text=True, timeout=MOST_WAIT
+        )
+    except subprocess.TimeoutExpired as error:  # which tells nothing of the form, so is not kept
+        raise UserError("this machine was too busy to compile the form; try again") from error
     if tried.returncode == -signal.SIGPROF:
         return "it takes too long to compile"
     return "it is too complex" if tried.returncode else ""

@@ -12,6 +12,7 @@ import pytest
 import nanoeuler
 from nanoeuler.cli import main
 from nanoeuler.errors import UserError
+from nanoeuler.inference import forms
 from nanoeuler.inference.forms import MOST_BYTES, Form, regex_grammar, schema_grammar, token_masks
 from nanoeuler.inference.sampling import Sampling, sample
 
@@ -53,6 +54,14 @@ def test_a_text_is_valid_by_its_schema(base):
     assert len(texts) == 20
     for text in texts:
         jsonschema.validate(json.loads(text), CHILD)
+
+
+def test_a_form_that_a_busy_machine_had_no_time_for_may_be_asked_for_again(base, monkeypatch):
+    with monkeypatch.context() as busy:
+        busy.setattr(forms, "MOST_WAIT", 0.001)
+        with pytest.raises(UserError, match="too busy to compile the form; try again"):
+            base.generate("one", regex="busy")
+    assert base.generate("one", regex="busy") == "busy"
 
 
 def test_a_text_that_is_cut_off_begins_one(base):
