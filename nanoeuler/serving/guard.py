@@ -206,6 +206,7 @@ class GatheringTransport:
         if self.connection.conn.their_state is h11.SEND_BODY and not self.closed:
             self.transport.write_eof()
             self.transport.resume_reading()
+            self.connection.start_arrival()
         else:
             self.transport.close()
         self.closed = True
@@ -233,7 +234,7 @@ class Connection(H11Protocol):
         if len(self.connections) > self.most:
             self.refuse(ApiError(503, "too many connections; try again", code="busy"))
         else:
-            self.arrival = self.loop.call_later(ARRIVAL_SECONDS, transport.abort)
+            self.start_arrival()
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
@@ -241,8 +242,8 @@ class Connection(H11Protocol):
         super().data_received(data)
         if self.conn.their_state in ARRIVED:
             self.stop_arrival()
-        elif self.arrival is None and not self.transport.is_closing():
-            self.arrival = self.loop.call_later(ARRIVAL_SECONDS, self.transport.abort)
+        elif not self.transport.is_closing():
+            self.start_arrival()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -283,6 +284,10 @@ class Connection(H11Protocol):
         self.transport.write("\r\n".join(headers).encode() + body)
         self.transport.close()
         self.stall = self.stall or self.loop.call_later(STALL_SECONDS, self.transport.abort)
+
+    def start_arrival(self) -> None:
+        if self.arrival is None:
+            self.arrival = self.loop.call_later(ARRIVAL_SECONDS, self.transport.abort)
 
     def stop_arrival(self) -> None:
         if self.arrival is not None:

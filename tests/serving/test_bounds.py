@@ -198,6 +198,10 @@ def test_requests_that_do_not_arrive_and_too_many_connections_are_closed(endless
             connection.sendall(sent)
         for connection in halves:
             assert received(connection) == b""  # cut off
+        pipelined = server.connect()  # a second request that is refused, and goes on and on
+        pipelined.sendall(whole + raw_request(TEXT, {}, length=10 * MOST_BODY))
+        assert b"HTTP/1.1 413" in received(pipelined)
+        wait_until(lambda: refuses(pipelined))
         # a reader that takes nothing: its socket's buffers are small
         stalled = socket.socket()
         stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
@@ -216,6 +220,15 @@ def test_requests_that_do_not_arrive_and_too_many_connections_are_closed(endless
 
         wait_until(crowd_is_refused)  # unless the first have been cut off meanwhile
         assert server.post(TEXT, long(max_tokens=2)).status == 200
+
+
+def refuses(connection):
+    """Is it closed?"""
+    try:
+        connection.sendall(b"x")
+    except OSError:
+        return True
+    return False
 
 
 def test_ten_thousand_connections_leave_the_server_up(server):
