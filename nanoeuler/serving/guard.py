@@ -249,6 +249,8 @@ class Connection(H11Protocol):
         super().on_response_complete()
         if self.conn.their_state is h11.IDLE:
             self.stop_arrival()
+        elif self.conn.their_state not in ARRIVED:  # of a request behind the one that is answered
+            self.start_arrival()
 
     def pause_writing(self) -> None:
         super().pause_writing()

@@ -198,6 +198,9 @@ def test_requests_that_do_not_arrive_and_too_many_connections_are_closed(endless
             connection.sendall(sent)
         for connection in halves:
             assert received(connection) == b""  # cut off
+        behind = server.connect()
+        behind.sendall(whole + whole[:-5])
+        assert received(behind).count(b"HTTP/1.1 200") == 1
         pipelined = server.connect()  # a second request that is refused, and goes on and on
         pipelined.sendall(whole + raw_request(TEXT, {}, length=10 * MOST_BODY))
         assert b"HTTP/1.1 413" in received(pipelined)
