@@ -152,8 +152,7 @@ def run_assemble(options: argparse.Namespace) -> None:
         return groups.hold_out(output, sources, share, cleaning, threads)
     if options.step == "choose":
         return groups.choose(output, sources, cleaning, threads)
-    manifest = assemble(output, name, sources, share, cleaning, threads)
-    tell(manifest)
+    tell(assemble(output, name, sources, share, cleaning, threads))
 
 
 def tell(manifest: dict[str, Any]) -> None:

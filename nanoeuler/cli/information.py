@@ -220,7 +220,6 @@ def describe_memory(
 
 
 def memory_lines(memory: dict[str, Any], rows: int, length: int) -> list[Line]:
-
     notes = {
         "frozen": "weights beneath adapters, as products read them",
         "weights": "float32, padding to blocks included",
@@ -271,7 +270,6 @@ def describe_machine(backend: "Backend", why: str) -> dict[str, Any]:
 
 
 def print_machine(machine: dict[str, Any]) -> None:
-
     packages = {"python": machine["python"], **machine["packages"]}
     versions = ", ".join(f"{name} {version}" for name, version in packages.items())
     lines: list[Line] = [("backend", machine["backend"], machine["reason"])]

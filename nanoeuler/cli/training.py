@@ -71,14 +71,13 @@ def add_stage(subparsers: Subparsers, stage: Stage) -> None:
     parser.finish(partial(run_stage, stage))
 
 
-def run_fit(options: argparse.Namespace) -> int:
+def run_fit(options: argparse.Namespace) -> None:
     from nanoeuler.config import load
     from nanoeuler.storage.files import write_json
     from nanoeuler.training.fit import check_fit
 
     counts = check_fit(load(options.config), options.tokenizer, records_in(options))
     write_json(options.output, counts)
-    return 0
 
 
 def records_in(options: argparse.Namespace) -> dict[str, Path]:

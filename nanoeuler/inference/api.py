@@ -305,7 +305,7 @@ def load(
 
 
 def load_on(
-    backend: "Backend",
+    backend: Backend,
     folder: str | Path,
     *,
     speculation: bool = True,

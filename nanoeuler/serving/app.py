@@ -221,11 +221,12 @@ class App:
         if len(prompts) > self.engine.longest_queue:
             longest = self.engine.longest_queue
             raise wrong("prompt", f"give at most {longest} prompts, which may wait here at a time")
+        param = "messages" if isinstance(asked, ChatCompletion) else "prompt"
         jobs = [
             {
                 "prompt": prompt,
                 "samplings": asked.samplings(),
-                "max_tokens": tokens_left(asked.new_tokens, prompt, model.context),
+                "max_tokens": tokens_left(asked.new_tokens, prompt, model.context, param),
                 "stops": asked.stops,
                 "likeliest": asked.likeliest,
                 "score_prompt": asked.score_prompt,

@@ -256,11 +256,9 @@ class ChatCompletion(Asked):
             return None
         return form.json_schema.schema_ if form.json_schema else {"type": "object"}
 
-    def grammar(self, model: ServedModel) -> str | None:
-        """The grammar of a reply's form, which some text has. Raises `ApiError`."""
+    def grammar(self, model: ServedModel) -> str:
+        """The grammar of the form that is asked for, which some text has. Raises `ApiError`."""
         schema, functions, choice = self.schema_asked, self.callable, self.tool_choice
-        if schema is None and not functions:
-            return None
         if self.stops:
             raise wrong("stop", "a reply of a given form ends by itself; leave stop out")
         if schema is not None and functions:
@@ -372,44 +370,40 @@ def refusal(error: ValidationError) -> ApiError:
 def checked(prompt: str | list[int], model: ServedModel) -> list[int]:
     """The token ids of a prompt that is a text or token ids already."""
     if isinstance(prompt, str):
-        return framed(prompt, model, "prompt")
+        return [model.tokenizer.end_id, *tokens_of(prompt, model, "prompt")]
     most = model.tokenizer.vocab_size - 1
     if not prompt or not 0 <= min(prompt) <= max(prompt) <= most:
         raise wrong("prompt", f"tokens must be ids from 0 to {most}, at least one")
     return prompt
 
 
-def framed(text: str, model: ServedModel, param: str) -> list[int]:
-    return [model.tokenizer.end_id, *tokens_of(text, model, param)]
-
-
 def tokens_of(text: str, model: ServedModel, param: str, *, continues: bool = False) -> list[int]:
     """The ids of a text. Raises `ApiError` for one that is longer than the context."""
     if len(text) > model.tokenizer.longest_token * model.context:
         least = len(text) // model.tokenizer.longest_token
-        raise too_long(f"at least {least:,}", model.context)
+        raise too_long(param, f"at least {least:,}", model.context)
     try:
         return model.tokenizer.encode(text, continues=continues).tolist()
     except UserError as error:  # half of a surrogate pair
         raise wrong(param, str(error)) from error
 
 
-def tokens_left(wanted: int | None, prompt: Sequence[int], context: int) -> int:
+def tokens_left(wanted: int | None, prompt: Sequence[int], context: int, param: str) -> int:
     """The most tokens of a reply: those wanted (None: all), up to the end of the context.
 
     The last token is written, not read, so it needs no place of its own. Raises `ApiError` for a
-    prompt that is longer than the context.
+    prompt, the request's field `param`, that is longer than the context.
     """
     room = context - len(prompt) + 1
     if room < 1:
-        raise too_long(f"{len(prompt):,}", context)
+        raise too_long(param, f"{len(prompt):,}", context)
     return room if wanted is None else min(wanted, room)
 
 
-def too_long(tokens: str, context: int) -> ApiError:
+def too_long(param: str, tokens: str, context: int) -> ApiError:
     return ApiError(
         400,
         f"the prompt has {tokens} tokens and the model's context is {context:,}; shorten it",
-        param="prompt",
+        param=param,
         code="context_length_exceeded",
     )

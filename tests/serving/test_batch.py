@@ -129,7 +129,7 @@ def test_stop_strings_end_a_reply_before_them(tuned):
 
 def test_the_context_is_the_longest_that_prompt_and_reply_can_be(base):
     prompt = random_prompt(90, 4)
-    asked = Asked(prompt, max_tokens=tokens_left(None, prompt, base.config.context))
+    asked = Asked(prompt, max_tokens=tokens_left(None, prompt, base.config.context, "prompt"))
     assert asked.job.max_tokens == 7
     run(Batch(base), asked)
     assert [asked.text()] == alone(base, asked)

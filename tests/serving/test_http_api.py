@@ -186,9 +186,11 @@ def test_a_conversation_is_read_as_in_training(server, tuned):
     assert read["usage"]["prompt_tokens"] == len(expected)
     (continuation,) = tuned.writer.batch([expected], GREEDY, 96 - len(expected))
     assert read["choices"][0]["message"]["content"] == tuned.tokenizer.decode(continuation.ids)
-    long = server.post(CHAT, asked("word " * 100))
-    assert long.status == 400
-    assert json.loads(long.data)["error"]["code"] == "context_length_exceeded"
+    for words in (100, 100_000):
+        long = server.post(CHAT, asked("word " * words))
+        assert long.status == 400
+        error = json.loads(long.data)["error"]
+        assert (error["param"], error["code"]) == ("messages", "context_length_exceeded")
     going_on = [{"role": "user", "content": "Count."}, turns[2]]
     reply = json.loads(server.post(CHAT, asked("", temperature=0) | {"messages": going_on}).data)
     assert reply["choices"][0]["message"]["content"] == " three four five six seven"
