@@ -184,8 +184,7 @@ class Kernels:
             end = -(-(array.offset + max(unit, extent)) // 4) * 4
             windows.append((number, array.buffer, start, end - start))
             strides, many = (0, *array.strides), array.ndim > 2
-            row = 0 if array.ndim < 2 else strides[-3] if many else strides[-2]
-            batch = strides[1] if many else 0
+            row, batch = (strides[-3], strides[1]) if many else (strides[-2], 0)
             found = array.offset - start, batch, row, strides[-2], strides[-1]
             for field, place in code.places[key]:
                 numbers[field] = found[place] // unit
@@ -248,7 +247,8 @@ class Kernels:
         """Make the launches of a program again."""
         self.flush()
         if commands.ahead:
-            self.submit(commands.ahead)
+            with self.failures_told():
+                self.submit(commands.ahead)
             commands.ahead, self.staged = None, commands.copied
         else:
             for start in range(0, len(commands), sizes.DISPATCHES_AT_ONCE):
@@ -267,12 +267,12 @@ class Kernels:
         """Hand over what was gathered."""
         if self.waiting:
             launches, self.waiting = self.waiting, []
-            self.submit(self.encoded(launches))
+            with self.failures_told():
+                self.submit(self.encoded(launches))
 
     def submit(self, launches: wgpu.GPUCommandBuffer) -> None:
         self.staged = None
-        with self.failures_told():
-            self.queue.submit([launches])
+        self.queue.submit([launches])
 
     def encoded(
         self, commands: list[Command], copied: Copied | None = None
@@ -284,19 +284,18 @@ class Kernels:
         set_pipeline = lib.wgpuComputePassEncoderSetPipeline
         set_arrays = lib.wgpuComputePassEncoderSetBindGroup
         dispatch = lib.wgpuComputePassEncoderDispatchWorkgroups
-        with self.failures_told():
-            encoder = self.opened.create_command_encoder()
-            if commands:
-                compute = encoder.begin_compute_pass()
-                into = compute._internal
-                for pipeline, group, grid in commands:
-                    set_pipeline(into, pipeline._internal)
-                    set_arrays(into, 0, group._internal, 0, ffi.NULL)
-                    dispatch(into, *grid)
-                compute.end()
-            if copied:
-                encoder.copy_buffer_to_buffer(*copied[:2], self.staging.buffer, 0, copied.size)
-            return encoder.finish()
+        encoder = self.opened.create_command_encoder()
+        if commands:
+            compute = encoder.begin_compute_pass()
+            into = compute._internal
+            for pipeline, group, grid in commands:
+                set_pipeline(into, pipeline._internal)
+                set_arrays(into, 0, group._internal, 0, ffi.NULL)
+                dispatch(into, *grid)
+            compute.end()
+        if copied:
+            encoder.copy_buffer_to_buffer(*copied[:2], self.staging.buffer, 0, copied.size)
+        return encoder.finish()
 
     @contextmanager
     def recording(self) -> Iterator[Recording]:

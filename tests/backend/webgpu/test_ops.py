@@ -43,7 +43,7 @@ CASES = {
         partial(check_attention, B=2, T=14, H=4, G=2, E=36),
         partial(check_attention, B=2, T=140, H=4, G=2, E=32),  # wide from here on
         partial(check_attention, B=1, T=37, H=2, G=1, E=44, cap=0.9),
-        partial(check_cached_attention, B=3, T=5, S=140, H=4, G=1, E=32, cap=0.9),
+        partial(check_cached_attention, B=3, T=5, S=140, H=4, G=1, E=36, cap=0.9),
         partial(check_cached_attention, B=3, T=17, S=140, H=4, G=1, E=32, cap=0.9),
     ],
     "attention of wide heads": [partial(check_attention, B=1, T=7, H=2, G=1, E=256, cap=0.9)],
