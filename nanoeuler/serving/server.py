@@ -100,14 +100,19 @@ class Server(uvicorn.Server):
 
 def run(server: uvicorn.Server, listening: socket.socket, greeting: str) -> None:
     """Serve until a signal. uvicorn raises the signal again that it stopped by; its replies are
-    whole, so it is no failure. A signal that comes before uvicorn listens to them stops it, too."""
+    whole, so it is no failure. A signal that comes before uvicorn listens to them stops it, too.
+
+    Raises `UserError` where another server, started at the same time, has the address by now."""
 
     def stop(number: int, frame: object) -> None:
         server.should_exit = True
 
     kept = {each: signal.signal(each, stop) for each in (signal.SIGTERM, signal.SIGINT)}
     try:
-        listening.listen(BACKLOG)  # from here on a client that connects is served
+        try:
+            listening.listen(BACKLOG)  # from here on a client that connects is served
+        except OSError as error:
+            raise taken(*listening.getsockname()[:2], error) from error
         log.line("serve", greeting)
         server.run(sockets=[listening])
     finally:
@@ -135,11 +140,15 @@ def bind(host: str, port: int) -> socket.socket:
         listening.bind(address)
     except OSError as error:
         listening.close()
-        raise UserError(
-            f"--port {port}: {host} cannot be bound there ({error}); stop what uses the port, "
-            "or give another one"
-        ) from error
+        raise taken(host, port, error) from error
     return listening
+
+
+def taken(host: str, port: int, error: OSError) -> UserError:
+    return UserError(
+        f"--port {port}: {host} cannot be bound there ({error}); stop what uses the port, "
+        "or give another one"
+    )
 
 
 def connections_allowed() -> int:

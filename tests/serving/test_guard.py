@@ -5,8 +5,9 @@ import socket
 
 import pytest
 
+from nanoeuler.errors import UserError
 from nanoeuler.serving.guard import is_loopback
-from nanoeuler.serving.server import bind
+from nanoeuler.serving.server import bind, run
 from tests.serving.server import ServerProcess
 
 KEYS = ("a first key of some length", "and a second one")
@@ -107,6 +108,13 @@ def test_an_answer_is_sent_at_once():
     """Without TCP_NODELAY every reply would wait for the client's delayed acknowledgement."""
     with bind("127.0.0.1", 0) as listening:
         assert listening.proto == socket.IPPROTO_TCP
+
+
+def test_of_two_servers_that_start_together_one_is_told_that_the_port_is_taken():
+    with bind("127.0.0.1", 0) as first, bind("127.0.0.1", first.getsockname()[1]) as second:
+        first.listen()
+        with pytest.raises(UserError, match="cannot be bound there"):
+            run(None, second, "never said")
 
 
 def test_names_of_this_machine():
