@@ -133,7 +133,7 @@ def bind(host: str, port: int) -> socket.socket:
         family, _, protocol, _, address = socket.getaddrinfo(host, port, type=kind)[0]
         # asyncio sends at once (TCP_NODELAY) only where the protocol is named
         listening = socket.socket(family, kind, protocol)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the name is unknown, or can be none
         raise UserError(f"--host {host}: is no address of this machine ({error})") from error
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

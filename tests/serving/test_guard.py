@@ -126,6 +126,7 @@ def test_names_of_this_machine():
 
 def test_what_cannot_be_served_is_refused_in_one_sentence(command, base_folder, tmp_path):
     (tmp_path / "short").write_text("abc\n")
+    (tmp_path / "keys").write_text(f"{KEYS[0]}\n")
     (tmp_path / "empty").write_text("\n# no key\n")
     (tmp_path / "accents").write_text("a first key of some length\ncafé au lait, with sugar\n")
     (tmp_path / "large").write_bytes(b"a key of some length\n" * 100_000)
@@ -149,6 +150,7 @@ def test_what_cannot_be_served_is_refused_in_one_sentence(command, base_folder, 
             ([base_folder, "--port", port], "cannot be bound"),
             ([base_folder, "--port", 70000], "must be from 0 to 65535"),
             ([base_folder, "--host", "nothing.invalid", "--api-key-file", "x"], "cannot be read"),
+            ([base_folder, "--host", "a..b", *key, tmp_path / "keys"], "is no address of this"),
             ([base_folder, "--rows", 0], "--rows 0: it must be above 0"),
             ([base_folder, "--seconds", "nan"], "--seconds nan: it must be above 0"),
         ):
