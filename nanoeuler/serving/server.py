@@ -112,7 +112,8 @@ def run(server: uvicorn.Server, listening: socket.socket, greeting: str) -> None
         try:
             listening.listen(BACKLOG)  # from here on a client that connects is served
         except OSError as error:
-            raise taken(*listening.getsockname()[:2], error) from error
+            host, port, *_ = listening.getsockname()
+            raise taken(host, port, error) from error
         log.line("serve", greeting)
         server.run(sockets=[listening])
     finally:
