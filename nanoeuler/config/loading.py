@@ -285,6 +285,12 @@ class Consistency(Place):
             check_growth(model, pretrain["grow_at"], steps)
         except UserError as error:
             raise UserError(f"{self.where(('pretrain', 'grow_at'))}: {error}") from error
+        if (pretrain["short_rows_until"] or 0) >= steps:
+            self.refuse(
+                ("pretrain", "short_rows_until"),
+                f"is {pretrain['short_rows_until']}, but training has {steps} steps; give less, so "
+                "that the last ones see whole rows",
+            )
 
     def check_adapters(self) -> None:
         model = ModelConfig.from_dict(self.config["model"])

@@ -156,6 +156,12 @@ class Pretrain(Training):
         "model.layers and model.step_size",
         default=[],
     )
+    short_rows_until: int | None = key(
+        "the steps before this one see parts of a row by themselves: eighths in the first third of "
+        "them, then quarters, then halves, which helps where there are few steps",
+        default=None,
+        ge=1,
+    )
     document_mask: bool = key(
         "attention stays within a document; false lets the documents of a row mix", default=True
     )

@@ -66,6 +66,8 @@ is memorised (Kim et al. 2025, Pre-training under infinite compute).
 """
 DROPOUT, MOST_DROPOUT = 0.02, 0.25
 """Dropout for each epoch, and its limit."""
+SHORT_ROWS = 0.6
+"""Share of the steps that see parts of rows."""
 MUON = {
     "optimizer": "muon",
     "muon_momentum": 0.95,
@@ -330,6 +332,7 @@ def make_config(name: str, entries: Sequence[Entry], text: Text, choice: Choice)
         "weight_decay": round(min(max(WEIGHT_DECAY * epochs, LEAST_DECAY), MOST_DECAY), 2),
         "dropout": round(min(DROPOUT * epochs, MOST_DROPOUT), 2),
         **MUON,
+        "short_rows_until": max(1, round(SHORT_ROWS * steps)),
         "validate_every": math.ceil(steps / MEASUREMENTS),
     }
     tokenizer = {"vocab_size": text.vocab_size}

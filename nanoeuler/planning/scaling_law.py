@@ -125,8 +125,8 @@ def check(
         raise NoEstimate("an invented text says nothing of real ones")
     if set(sources) != set(LAWS) or min(sources.values()) < LEAST_SHARE * text:
         raise NoEstimate("the fit is of a text of books and web pages, about as much of both")
-    if model.family != "llama" or pretrain["grow_at"]:
-        raise NoEstimate("the fit is of Llamas that do not grow")
+    if model.family != "llama" or pretrain["grow_at"] or pretrain["short_rows_until"]:
+        raise NoEstimate("the fit is of Llamas that do not grow and see whole rows")
     if 2 * model.mtp_weights[0] < sum(model.mtp_weights):
         raise NoEstimate("the fit is of the first head, which has less than half of this loss")
     if pretrain["init_from"]:

@@ -135,7 +135,7 @@ def row_facts(seed: int, data: Sequence[str], rows: int, rows_per_step: int) -> 
 
 
 DURATION = {"tokens", "epochs"}
-LATER = {"lora", "reproducible"}
+LATER = {"lora", "reproducible", "short_rows_until"}
 """Keys whose null is what there was before them."""
 BY_CONTENT = {"init_from", "old_tokens"}
 """Keys that name a folder or file; a hash of its content is among the inputs."""

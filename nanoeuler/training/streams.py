@@ -163,7 +163,10 @@ class TextStream:
     """Rows of `length` tokens cut from one long sequence.
 
     In an epoch every token is once a target of head 0. The rows are the same with documents left
-    out, whose tokens, [first, stop) of each in `without`, are then neither seen nor targets.
+    out, whose tokens, [first, stop) of each in `without`, are then neither seen nor targets. In the
+    steps before `short_rows_until`, attention sees no further back than the part of a row that a
+    token is in: an eighth in the first third of them, then a quarter, then a half (Press et al.
+    2021, *Shortformer*, who train on short rows first).
     """
 
     pure = True
@@ -179,9 +182,10 @@ class TextStream:
         seed: int,
         name: str,
         without: Sequence[tuple[int, int]] = (),
+        short_rows_until: int = 0,
     ):
         self.sequence, self.length, self.mtp_weights = sequence, length, mtp_weights
-        self.without = without
+        self.without, self.short_rows_until = without, short_rows_until
         self.end_id, self.document_mask = end_id, document_mask
         self.row_count = -(-len(sequence) // length)
         self.rows_per_step = max(1, batch_tokens // length)
@@ -194,6 +198,11 @@ class TextStream:
         left_out = self.left_out(index_R)
         ids[left_out] = end_id
         positions, starts, targets = frame(ids, following, end_id, self.document_mask)
+        if step < self.short_rows_until:
+            parts = 8 >> 3 * step // self.short_rows_until
+            offset_T, part = np.arange(self.length, dtype=np.int32), -(-self.length // parts)
+            starts = np.maximum(starts, offset_T // part * part)
+            positions = offset_T - starts
         mask_padding(targets, counts)
         targets[left_out] = -1
         return StepRows(ids, positions, starts, targets, loss_weights(targets, self.mtp_weights))

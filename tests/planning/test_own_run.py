@@ -144,6 +144,7 @@ def test_the_configuration_is_valid_and_has_steps_and_measurements(
     steps = -(-settings["tokens"] // settings["batch_tokens"])
     assert steps >= 20
     assert 9 <= -(-steps // settings["validate_every"]) <= 10
+    assert settings["short_rows_until"] == pytest.approx(0.6 * steps, abs=1)
     assert 0.01 <= resolved["corpus"]["validation_share"] <= 0.1
 
 

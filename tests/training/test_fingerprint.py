@@ -60,6 +60,7 @@ def test_a_key_counts_where_it_can_change_the_weights(key, section, counts):
     ("change", "counts"),
     [
         ({"grow_at": [5]}, True),
+        ({"short_rows_until": 5}, True),
         ({"optimizer": "muon"}, True),
         ({"tokens": 6000}, True),
         ({"init_from": "elsewhere"}, False),  # what is there is hashed

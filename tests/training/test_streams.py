@@ -83,6 +83,18 @@ def test_without_the_mask_a_row_is_one_document():
     assert rows.positions[0].tolist() == list(range(8))
 
 
+def test_parts_of_rows_are_seen_by_themselves_until_a_step():
+    tokens = documents(20, np.random.default_rng(3))
+    whole = make_stream(tokens)
+    short = TextStream(tokens, 8, 24, (1.0,) * 3, END, True, 5, "text", short_rows_until=6)
+    for step, part in enumerate([1, 1, 2, 2, 4, 4, 8]):
+        expected, found = whole.rows(step), short.rows(step)
+        expected.starts = np.maximum(expected.starts, np.arange(8) // part * part)
+        expected.positions = np.arange(8) - expected.starts
+        for one, other in zip(expected.arrays, found.arrays, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
 def test_weights_sum_to_one_and_give_each_head_its_share():
     targets = np.array([[[4, -1], [5, -1]], [[6, 7], [-1, -1]]])
     weights = loss_weights(targets, (3.0, 1.0))

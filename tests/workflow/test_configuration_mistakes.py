@@ -113,6 +113,10 @@ MISTAKES = {
         {"added": "  grow_at: [245]"},
         r"line 9: pretrain.grow_at is \[245\], but training has 245 steps; .*",
     ),
+    "short rows to the end": (
+        {"added": "  short_rows_until: 245"},
+        r"line 9: pretrain.short_rows_until is 245, but training has 245 steps; give less, .*",
+    ),
     "adapters of a rank above the width": (
         {"added": "sft: {lora: {rank: 129}}"},
         r"line 9: sft.lora.rank is 129, above model.dim = 128, .*; lower it",

@@ -163,6 +163,7 @@ def training_stream(
         seed,
         name="pretrain",
         without=without,
+        short_rows_until=settings.short_rows_until or 0,
     )
 
 
