@@ -196,15 +196,14 @@ def test_requests_that_do_not_arrive_and_too_many_connections_are_closed(endless
         halves = [server.connect() for _ in range(3)]
         for connection, sent in zip(halves, (b"", whole[:30], whole[:-5]), strict=True):
             connection.sendall(sent)
+        behind, refused = server.connect(), server.connect()
+        behind.sendall(whole + whole[:-5])
+        refused.sendall(whole + raw_request(TEXT, {}, length=10 * MOST_BODY))
         for connection in halves:
             assert received(connection) == b""  # cut off
-        behind = server.connect()
-        behind.sendall(whole + whole[:-5])
         assert received(behind).count(b"HTTP/1.1 200") == 1
-        pipelined = server.connect()  # a second request that is refused, and goes on and on
-        pipelined.sendall(whole + raw_request(TEXT, {}, length=10 * MOST_BODY))
-        assert b"HTTP/1.1 413" in received(pipelined)
-        wait_until(lambda: refuses(pipelined))
+        assert b"HTTP/1.1 413" in received(refused)
+        wait_until(lambda: is_cut_off(refused))
         # a reader that takes nothing: its socket's buffers are small
         stalled = socket.socket()
         stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
@@ -225,8 +224,7 @@ def test_requests_that_do_not_arrive_and_too_many_connections_are_closed(endless
         assert server.post(TEXT, long(max_tokens=2)).status == 200
 
 
-def refuses(connection):
-    """Is it closed?"""
+def is_cut_off(connection):
     try:
         connection.sendall(b"x")
     except OSError:
