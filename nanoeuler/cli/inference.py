@@ -99,6 +99,14 @@ def add_memory_options(parser: Parser) -> None:
     )
 
 
+def longest_reply(options: argparse.Namespace) -> int:
+    """The most tokens of a reply. Raises `UserError` for a number below 1."""
+    from nanoeuler.inference.api import MAX_TOKENS
+    from nanoeuler.inference.sampling import at_least_one
+
+    return at_least_one(MAX_TOKENS if options.max_tokens is None else options.max_tokens)
+
+
 def sampling_options(options: argparse.Namespace) -> dict[str, Any]:
     """The sampler's settings that were given."""
     names = ("temperature", "top_k", "top_p", "seed")
@@ -118,10 +126,9 @@ def loading_options(options: argparse.Namespace) -> dict[str, Any]:
 
 def run_generate(options: argparse.Namespace) -> None:
     from nanoeuler.inference import api
-    from nanoeuler.inference.sampling import Sampling, at_least_one
+    from nanoeuler.inference.sampling import Sampling
 
-    max_tokens = at_least_one(api.MAX_TOKENS if options.max_tokens is None else options.max_tokens)
-    sampling = sampling_options(options)
+    max_tokens, sampling = longest_reply(options), sampling_options(options)
     Sampling(**sampling)  # refuses bad values before the model is read
     form = form_options(options)
     folder, prompt = folder_and_prompt(options)
@@ -225,14 +232,13 @@ def run_chat(options: argparse.Namespace) -> None:
     from nanoeuler.inference.sampling import Sampling
     from nanoeuler.inference.terminal import Terminal
 
-    sampling = Sampling(**sampling_options(options))
+    max_tokens, sampling = longest_reply(options), Sampling(**sampling_options(options))
     folder = model_folder(options)
     model = api.load(folder, **loading_options(options))
     log.lenient(sys.stdin)
     terminal = Terminal()
     template = None if model.template is None else model.prompt
     conversation = Conversation(model.writer, template, options.history)
-    max_tokens = api.MAX_TOKENS if options.max_tokens is None else options.max_tokens
     chat = Chat(
         *(conversation, sampling, max_tokens, log.write),
         notice_style=terminal.notice,

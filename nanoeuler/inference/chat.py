@@ -54,7 +54,7 @@ class Chat:
         self.conversation = conversation
         self.sampling = sampling
         self.write = write
-        self.max_tokens = at_least_one(max_tokens)
+        self.max_tokens = max_tokens
         self.notice_style = notice_style
         self.shows_speed = shows_speed
         self.pasting = ""  # what becomes of a pasted text, for /help

@@ -211,6 +211,11 @@ def test_chat_reads_lines_from_a_pipe(tuned_folder):
     assert err.startswith("chat  LanguageModel(57,568 parameters, stage sft, template alpaca")
 
 
+def test_chat_refuses_a_number_before_it_looks_for_the_model(command):
+    _, _, err = command("chat", "--model", "/nowhere", "--max-tokens", "0")
+    assert "max-tokens is 0" in err
+
+
 def test_chat_survives_bytes_that_are_not_utf8(tuned_folder):
     arguments = "chat", "--model", tuned_folder, "--temperature", "0", "--max-tokens", "3"
     status, out, _ = typed(*arguments, input=b"caf\xe9\nName a colour.\n")
