@@ -228,6 +228,17 @@ def ask_here(page, text):
     return reply
 
 
+def test_a_text_that_is_too_long_is_asked_once(browser, server, open_page):
+    page = set_up(open_page(browser, server.url))
+    page.uncheck("[value=formed]")
+    page.uncheck("[value=endless]")
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    ask_here(page, "Count.")
+    sync_api.expect(ask_here(page, "word " * 100).locator(".error")).to_contain_text("shorten it")
+    assert len(asked) == 2  # no earlier turn is sent that could be left out
+
+
 def test_it_answers_without_the_server_by_webgpu(gpu_browser, server, open_page):
     page = set_up(open_page(gpu_browser, server.url))
     page.uncheck("[value=formed]")

@@ -118,12 +118,13 @@ function request(turn, model, first) {
 
 // Where earlier turns do not fit the context, the oldest are left out.
 async function open(turn, model, signal) {
+  const earlier = field("history").checked && !continues(turn, model) ? turns.indexOf(turn) : 0;
   for (let first = 0; ; first++) {
     const [path, body] = request(turn, model, first);
     try {
       return await call(path, { method: "POST", body: JSON.stringify(body), signal });
     } catch (error) {
-      if (error.code !== "context_length_exceeded" || first >= turns.indexOf(turn)) throw error;
+      if (error.code !== "context_length_exceeded" || first >= earlier) throw error;
     }
   }
 }
