@@ -22,6 +22,7 @@ from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import SavedModel, save_model
 from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.spec import parameter_count
+from nanoeuler.storage.integrity import seal
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.bpe import learn
 from nanoeuler.tokenizer.counting import count_words
@@ -192,7 +193,7 @@ def test_where_webgpu_is_lost_javascript_goes_on(open_page, gpu_browser, tuned):
         ),
         (
             "const { embedding } = inPage.description.kernels.files; embedding.code ="
-            " embedding.code.replace('value = f32(table[', 'value = 1.0 + f32(table[')",
+            " embedding.code.replace('f32(table[row + d])', '1.01 * f32(table[row + d]) + 1.0')",
             r"WebGPU \(.*\) computes something else",
         ),
     ],
@@ -452,6 +453,7 @@ def test_only_a_small_finished_model_lies_in_the_page(tmp_path):
     assert 'id="weights"' not in report(run, with_model=False)
     config = json.loads((made.model / "config.json").read_text())
     config["nanoeuler"]["model"]["activation"] = "relu2"
+    config["nanoeuler"] = seal(config["nanoeuler"])
     (made.model / "config.json").write_text(json.dumps(config))
     page, told = report(run), "The model is not in this page: the page does not compute model.a"
     assert told in page
