@@ -118,3 +118,17 @@ def test_a_program_is_recorded_once_and_replayed_on_what_it_is_fed(engine):
     ready = weakref.ref(program.commands.ahead)
     del program
     assert not ready()
+
+
+def test_programs_that_take_turns_are_each_made_ready(engine):
+    out = engine.from_host(np.ones((1, 4), np.float32))
+    programs = [
+        engine.runtime.program(lambda factor=factor: engine.scale(out, factor))
+        for factor in (2.0, 3.0)
+    ]
+    for turn in range(1, 4):
+        for program in programs:
+            program.run()
+            found = engine.to_host(out)
+        assert np.array_equal(found, np.full((1, 4), 6.0**turn))
+    assert all(program.commands.ahead for program in programs)
