@@ -95,6 +95,17 @@ class Form:
         other.__dict__.update(self.__dict__, matcher=self.matcher.deep_copy())
         return other
 
+    def is_whole(self, reply: Sequence[int], allowed_V: np.ndarray) -> bool:
+        """May nothing but `</s>` follow these tokens?"""
+        (mask_W,) = token_masks([self], [reply], allowed_V)
+        return not self.failure and np.array_equal(mask_W, self.end_alone(len(mask_W)))
+
+    def end_alone(self, words: int) -> np.ndarray:
+        """The mask of `</s>`, (W,)."""
+        mask_W = np.zeros(words, np.uint32)
+        mask_W[self.end_id // 32] = 1 << self.end_id % 32
+        return mask_W
+
     def error(self) -> str:
         """The library's error in one line."""
         if not self.matcher.is_error():
@@ -136,8 +147,7 @@ def token_masks(
     for number, form in formed:
         form.failure = form.error() or ("" if found_B[number] else "no token may follow")
         if form.failure:
-            masks_BW[number] = 0
-            masks_BW[number, form.end_id // 32] = 1 << form.end_id % 32
+            masks_BW[number] = form.end_alone(len(allowed_W)).view(np.int32)
     return masks_BW.view(np.uint32)
 
 

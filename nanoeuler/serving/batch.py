@@ -363,7 +363,8 @@ class Batch:
                     self.send(row, row.seen, "stop")
                     return True
             if row.seen == job.max_tokens:
-                self.send(row, row.seen, "length")
+                is_whole = row.form and row.form.is_whole(row.ids[: row.seen], self.allowed_V)
+                self.send(row, row.seen, "stop" if is_whole else "length")
                 return True
         return False
 

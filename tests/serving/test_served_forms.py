@@ -196,6 +196,20 @@ def calling(**fields):
     return {"model": "tuned", "messages": messages, "tools": TOOLS, "max_tokens": 100} | fields
 
 
+def test_a_reply_that_is_whole_at_its_limit_is_not_cut_off(client):
+    for fields in (calling(tool_choice="required", seed=1), asked(seed=1)):
+        whole = client.chat.completions.create(**fields)
+        limit = whole.usage.completion_tokens
+        again, less = (
+            client.chat.completions.create(**fields | {"max_tokens": most}).choices[0]
+            for most in (limit, limit - 1)
+        )
+        assert again.finish_reason == whole.choices[0].finish_reason
+        assert less.finish_reason == "length"
+        for call in again.message.tool_calls or []:
+            jsonschema.validate(json.loads(call.function.arguments), PARAMETERS[call.function.name])
+
+
 def test_a_function_is_called_with_arguments_that_are_valid(client):
     called = set()
     named = [{"type": "function", "function": {"name": name}} for name in PARAMETERS]
