@@ -180,7 +180,10 @@ class Experiment:
             )
             for arm, cost in ((arm, costs[arm.steps]) for arm in self.arms)
         ]
-        return replace(self, arms=tuple(arms)).checked()
+        found = replace(self, arms=tuple(arms)).checked()
+        for arm in found.arms:
+            config_of(self.file, arm.change, arm.tokens)  # which may be too few for its growth
+        return found
 
     def checked(self) -> "Experiment":
         """This experiment. Raises `UserError` where the budget is too small for an arm."""
@@ -240,16 +243,10 @@ def prepare(
     `unit`: tokens, minutes or joules. Raises `UserError` for a change that is none, and where the
     folder holds another question.
     """
-    given: Config = {"max_hours": None}
     tokens = int(amount) if unit == "tokens" else None
-    if tokens:
-        given["pretrain"] = {"tokens": tokens}
     arms: dict[str, Arm] = {}  # by what they train
     for change in ({}, *changes):
-        overrides: Config = {}
-        merge(overrides, copy.deepcopy(dict(change)))
-        merge(overrides, copy.deepcopy(given))
-        config = load_files([file], overrides)
+        config = config_of(file, change, tokens)
         taken = [arm.name for arm in arms.values()]
         arm = Arm(arm_name(change, taken) if change else BASE, change, config, tokens)
         if same := arms.get(arm.identity):
@@ -272,6 +269,14 @@ def prepare(
         str(file), folder, tuple(arms.values()), tuple(seeds), level, unit, amount, question
     )
     return resumed(asked.checked()) if folder.exists() else asked.checked()
+
+
+def config_of(file: Path | str, change: Change, tokens: int | None) -> Config:
+    """The configuration of an arm, for so many tokens. Raises `UserError` where it is none."""
+    overrides: Config = {}
+    merge(overrides, copy.deepcopy(dict(change)))
+    merge(overrides, {"max_hours": None} | ({"pretrain": {"tokens": tokens}} if tokens else {}))
+    return load_files([file], overrides)
 
 
 def resumed(asked: Experiment) -> Experiment:

@@ -56,3 +56,16 @@ def test_joules_are_tokens_by_what_a_token_takes(tmp_path):
     write_json(speed, {"tokens_per_second": 1000.0, "stages": {"pretrain": stage | {"watts": {}}}})
     with pytest.raises(UserError, match="--joules: this machine shows no counter of energy"):
         asked.with_tokens()
+
+
+def test_minutes_too_few_for_what_a_change_begins_are_said_before_any_trial(tmp_path):
+    changes = [read_change("pretrain.short_rows_until=20")]
+    asked = prepare(
+        LESSONS, changes, [1, 2], 0.01, unit="minutes", amount=0.1, name=str(tmp_path / "mine")
+    )
+    batch = asked.arms[0].config["pretrain"]["batch_tokens"]
+    stage = {"depth": 1.0, "updates": 0.0, "tokens": 1000, "watts": {}}
+    for speed in asked.timed().values():
+        write_json(speed, {"tokens_per_second": 20 * batch / 6, "stages": {"pretrain": stage}})
+    with pytest.raises(UserError, match="short_rows_until is 20, but training has 20 steps"):
+        asked.with_tokens()
