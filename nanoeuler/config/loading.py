@@ -233,7 +233,7 @@ class Consistency(Place):
         for source in SOURCES:
             source.check(self.config, self)
         self.check_batches()
-        self.check_growth()
+        self.check_steps()
         self.check_adapters()
 
     def where(self, key: Key) -> str:
@@ -277,7 +277,8 @@ class Consistency(Place):
                     f"is {tokens}, less than one row of {row} tokens; give a multiple of {row}",
                 )
 
-    def check_growth(self) -> None:
+    def check_steps(self) -> None:
+        """Growth and short rows must end before the last step."""
         pretrain, model = self.config["pretrain"], ModelConfig.from_dict(self.config["model"])
         rows = pretrain["batch_tokens"] // model.context
         try:

@@ -179,8 +179,8 @@ def training_memory(config: Config, stage: Stage, backend: "Backend") -> float:
     settings, row = config[stage.section], row_of(config, stage)
     copies = shares
     if settings.get("reproducible"):
-        rows = max(1, (settings["batch_tokens"] or ROWS_AT_ONCE * row) // row)
-        copies = lanes_of(rows, row, backend.runtime.least_lane_tokens)
+        of_step = max(1, (settings["batch_tokens"] or ROWS_AT_ONCE * row) // row)
+        copies = lanes_of(of_step, row, backend.runtime.least_lane_tokens)
     whole = state_bytes(model, AdamW) + (copies - 1) * 4 * trained
     whole += frozen_bytes(model, backend, scheme)
     whole += checkpoint_bytes(trained, AdamW)  # in memory, too, while it is being written
