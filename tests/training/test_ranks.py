@@ -5,6 +5,7 @@ The ranks are processes on this host, some of which are killed.
 
 import shutil
 import signal
+import subprocess
 import sys
 import time
 
@@ -13,6 +14,7 @@ import psutil
 import pytest
 from safetensors.numpy import load_file
 
+from fuzz.material import environment
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import SavedModel, save_model
 from nanoeuler.model.flat import FlatBuffer, initial_parameters
@@ -106,6 +108,48 @@ def test_a_killed_rank_ends_all_and_the_rerun_goes_on_to_the_same_bits(trainer, 
         assert "Traceback" not in said
     assert "going on from step" in trainer.run("pretrain", *TWO)
     assert trainer.weights() == shared.weights()
+
+
+BUSY = """
+import atexit, ctypes, os, sys, time
+from pathlib import Path
+from nanoeuler.training.distributed.ranks import ranks
+with ranks(2, Path()) as group:
+    if not group.rank:
+        group.admit()
+        print(group.exchange(0)[1], flush=True)
+        {leader}
+    atexit.register(time.sleep, 1000)
+    group.exchange(os.getpid())
+    {follower}
+"""
+
+
+@pytest.mark.parametrize(
+    ("leader", "follower"),
+    [
+        pytest.param(
+            "time.sleep(1000)",
+            "ctypes.PyDLL(None).sleep(1000)",  # beside which no thread of Python runs
+            marks=pytest.mark.skipif(sys.platform != "linux", reason="needs Linux"),
+            id="in a call that never returns",
+        ),
+        pytest.param(
+            "group.peers[0].close(); time.sleep(1000)", "group.heed()", id="whose end would wait"
+        ),
+    ],
+)
+def test_a_rank_ends_with_rank_0_where_its_device_waits_for_ever(leader, follower):
+    script = BUSY.format(leader=leader, follower=follower)
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=environment()
+    )
+    other = psutil.Process(int(process.stdout.readline()))
+    if "close" not in leader:
+        process.kill()
+    wait_for_end([other])
+    process.kill()
+    process.communicate()
 
 
 def test_a_suspended_rank_ends_all_and_the_rerun_goes_on_to_the_same_bits(hasty, shared):

@@ -7,6 +7,7 @@ ends too early, or is stopped for long, it ends the others and itself.
 """
 
 import contextlib
+import ctypes
 import os
 import signal
 import socket
@@ -26,6 +27,7 @@ from nanoeuler.training.distributed import slurm_tasks
 from nanoeuler.training.distributed.group import ALONE, Group, HostGroup, Lost, stop_all
 from nanoeuler.training.stopping import SIGNALS
 
+PR_SET_PDEATHSIG = 1  # of Linux: a signal for this process when its parent ends
 RANK, RANKS, LEADER = "NANOEULER_RANK", "NANOEULER_RANKS", "NANOEULER_LEADER"
 POLL_SECONDS = 0.2
 STOPPED_SECONDS = 15.0
@@ -53,13 +55,13 @@ def ranks(size: int, folder: Path) -> Iterator[Group]:
         try:
             follower = follow(folder)
             yield follower
-        except Lost:
-            raise SystemExit(1) from None  # rank 0 has said why, or was killed
+        except Lost:  # rank 0 has said why, or was killed
+            os._exit(1)  # the interpreter's end would wait for sums that never arrive
         except UserError as error:
             told = follower and follower.ends_within(MISTAKE_SECONDS)  # by rank 0
             if not told:
-                print(f"error  rank {own_rank()}: {error}", file=sys.stderr)
-            raise SystemExit(1) from None
+                print(f"error  rank {own_rank()}: {error}", file=sys.stderr, flush=True)
+            os._exit(1)
         raise SystemExit(0)  # what comes behind a stage is for rank 0
     if slurm_tasks.task():
         with slurm_tasks.lead(size, folder) as group:
@@ -89,6 +91,8 @@ def follow(folder: Path) -> HostGroup:
 
 
 def follow_parent() -> HostGroup:
+    if sys.platform == "linux":  # also where a call into a library never returns
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     leader = Connection(int(os.environ[LEADER]))
     return HostGroup(own_rank(), int(os.environ[RANKS]), [leader])
