@@ -77,6 +77,16 @@ def test_the_help_lists_every_command_and_fits_a_terminal():
             "`nanoeuler info --help` lists what there is",
         ),
         (
+            ["info", "one", "--rows", "2", "--", "-two"],
+            "nanoeuler info: '-two' is one argument too many; "
+            "`nanoeuler info --help` lists what there is",
+        ),
+        (
+            ["run", "mine.yaml", "-n"],
+            "nanoeuler run: there is no option -n; `nanoeuler run --help` lists what there is; "
+            "Snakemake's go behind --",
+        ),
+        (
             ["train", "-novel.txt"],
             "nanoeuler train: the following arguments are required: TEXT; `nanoeuler train --help` "
             "lists what there is; if you mean the file -novel.txt, write ./-novel.txt",
@@ -89,6 +99,39 @@ def test_a_slip_gets_one_sentence_with_what_was_meant(
     monkeypatch.chdir(tmp_path)
     Path("-novel.txt").touch()
     assert command(*arguments) == (2, "", f"error  {sentence}\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "words", "theirs"),
+    [
+        ("run", [], []),
+        ("run --log x -- -n", [], ["-n"]),
+        (
+            "run a.yaml --log x sft -- all -n -- --log",
+            ["a.yaml", "sft"],
+            ["all", "-n", "--", "--log"],
+        ),
+        ("experiment a.yaml --change b=c --tokens 9 -- -n", ["a.yaml"], ["-n"]),
+        ("experiment --tokens 9 a.yaml -- --tokens 3", ["a.yaml"], ["--tokens", "3"]),
+        ("train a --minutes 3 b -- -c --minutes 4", ["a", "b", "-c", "--minutes", "4"], None),
+        ("train --minutes 3 -- -c", ["-c"], None),
+        ("train a -- -b -- c", ["a", "-b", "--", "c"], None),
+        ("generate DIR --seed 3 -- -prompt", ["DIR", "-prompt"], None),
+    ],
+)
+def test_what_stands_behind_two_dashes_is_no_option_wherever_they_stand(line, words, theirs):
+    options = build_parser().read(line.split())
+    assert options.words == words
+    assert getattr(options, "theirs", None) == theirs
+    assert getattr(options, "minutes", None) in (None, 3, 10)
+
+
+@pytest.mark.parametrize(
+    ("command", "argument"), [("compare", "evaluations"), ("runs", "places"), ("report", "runs")]
+)
+def test_several_arguments_may_stand_on_both_sides_of_an_option(command, argument):
+    options = build_parser().read([command, "a", "--log", "file", "b"])
+    assert getattr(options, argument) == [Path("a"), Path("b")]
 
 
 def test_a_slip_of_any_length_gets_a_short_sentence(command):

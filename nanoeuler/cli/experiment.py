@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from nanoeuler import log
 from nanoeuler.cli.parser import Subparsers
-from nanoeuler.cli.workflow import run_snakemake, split
+from nanoeuler.cli.workflow import run_snakemake
 from nanoeuler.errors import UserError, brief
 from nanoeuler.shipped import find
 
@@ -84,6 +84,7 @@ def register(subparsers: Subparsers) -> None:
         help="name of the folder in results/experiments (default: of what is asked)",
     )
     parser.add_json()
+    parser.passes_on = True
     parser.finish(run_experiment)
 
 
@@ -94,8 +95,7 @@ def run_experiment(options: argparse.Namespace) -> int:
     from nanoeuler.storage.integrity import seal
     from nanoeuler.storage.names import FORM_OF_NAME, is_name
 
-    ours, theirs = split(options.words)
-    if len(ours) != 1:
+    if len(options.words) != 1:
         raise UserError("experiment: give one configuration, such as config/small.yaml")
     if not 0 < options.level <= 0.5:
         raise UserError(f"--level {options.level:g}: give a chance above 0, such as 0.01")
@@ -106,7 +106,7 @@ def run_experiment(options: argparse.Namespace) -> int:
         raise UserError(f"experiment: a trial of {amount:g} {unit} has no length; give more")
     seeds = seeds_of(options.seeds)
     experiment = prepare(
-        find(ours[0]),
+        find(options.words[0]),
         changes_of(options, seeds if isinstance(seeds, int) else len(seeds)),
         seeds,
         options.level,
@@ -118,7 +118,8 @@ def run_experiment(options: argparse.Namespace) -> int:
     if experiment.arms[0].tokens is None:
         for arm in experiment.arms:
             experiment.write_trial(arm, experiment.seeds[0])
-        if status := run(experiment, [*experiment.timed().values()], theirs):
+        speeds = [*experiment.timed().values()]
+        if (status := run(experiment, speeds, options.theirs)) or missing(speeds):
             return status
         experiment = experiment.with_tokens()
         experiment.write()
@@ -126,7 +127,10 @@ def run_experiment(options: argparse.Namespace) -> int:
     for between in experiment.rounds():  # two looks
         due = experiment.due(between, failed)
         folders = [experiment.write_trial(arm, seed) for arm, seed in due]
-        status = run(experiment, [folder / TOKENS for folder in folders], theirs)
+        trained = [folder / TOKENS for folder in folders]
+        status = run(experiment, trained, options.theirs)
+        if status == 0 and missing(trained):
+            return 0
         failed |= {arm.name for arm, _ in experiment.due(between, failed)} if status else set()
         if status and (status > 128 or BASE in failed):
             return status
@@ -135,6 +139,11 @@ def run_experiment(options: argparse.Namespace) -> int:
     write_json(experiment.folder / VERDICTS, seal(told))
     show_verdicts(told, as_json=options.json)
     return 1 if failed else 0
+
+
+def missing(files: Sequence[Path]) -> bool:
+    """Is one not there, as after a Snakemake that only says what it would do?"""
+    return not all(file.is_file() for file in files)
 
 
 def show_verdicts(told: "Json", *, as_json: bool) -> None:
@@ -148,7 +157,7 @@ def show_verdicts(told: "Json", *, as_json: bool) -> None:
         print(log.printable(table), flush=True)
 
 
-def run(experiment: "Experiment", targets: Sequence[Path], words: Sequence[str]) -> int:
+def run(experiment: "Experiment", targets: Sequence[Path], theirs: Sequence[str]) -> int:
     """Have Snakemake make files of an experiment; a failed job stops those alone that need it."""
     from nanoeuler.experiments.experiment import OVERLAY
 
@@ -156,7 +165,7 @@ def run(experiment: "Experiment", targets: Sequence[Path], words: Sequence[str])
         return 0
     files = [experiment.file, str(experiment.folder / OVERLAY)]
     arguments = [*map(str, targets), "--quiet", "all", "--keep-going", "--configfile", *files]
-    return run_snakemake([*arguments, *words], output=sys.stderr)
+    return run_snakemake(arguments, theirs, output=sys.stderr)
 
 
 def changes_of(options: argparse.Namespace, seeds: int) -> list["Change"]:

@@ -37,7 +37,7 @@ def register(subparsers: Subparsers) -> None:
         "train it, print samples as it learns, write a report, and open a chat. Ctrl-C saves and "
         "stops; the same command resumes.",
     )
-    parser.add_argument("text", nargs="+", metavar="TEXT", help="text files, folders or globs")
+    parser.add_argument("words", nargs="+", metavar="TEXT", help="text files, folders or globs")
     parser.add_number(
         "--minutes",
         "about how long it may take on this machine (default 10); "
@@ -81,7 +81,7 @@ def run_train(options: argparse.Namespace) -> int:
             f"--minutes {options.minutes:g}: give 1 to {MOST_MINUTES}; "
             "for more, raise pretrain.tokens in the configuration that a shorter run writes"
         )
-    texts = together(options.text)
+    texts = together(options.words)
     if options.name is not None and not is_name(options.name):
         raise UserError(f"--name {brief(options.name)}: give {FORM_OF_NAME}")
     reading = reading_of(options)

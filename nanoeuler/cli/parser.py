@@ -27,6 +27,8 @@ class Parser(argparse.ArgumentParser):
     """The parser of the command or of a subcommand. Raises `UsageError` instead of exiting."""
 
     later: "Callable[[Parser], None] | None" = None
+    passes_on = False
+    """Does the command pass on to Snakemake, as `theirs`, what stands behind `--`?"""
 
     def add_later(self, add: "Callable[[Parser], None]") -> None:
         """Let `add` add the arguments when they are needed: it has to import what they mean."""
@@ -38,9 +40,14 @@ class Parser(argparse.ArgumentParser):
         if add:
             add(self)
 
-    def parse_known_args(self, *given: Any, **named: Any) -> Any:
+    def parse_known_args(self, words: Any = None, namespace: Any = None) -> Any:
         self.complete()
-        return super().parse_known_args(*given, **named)
+        if not self.passes_on:
+            return super().parse_known_args(words, namespace)
+        end = words.index("--") if "--" in words else len(words)
+        options, unknown = super().parse_known_args(words[:end], namespace)
+        options.theirs = words[end + 1 :]
+        return options, unknown
 
     def add_config(self, sections: str) -> None:
         self.add_argument(
@@ -137,18 +144,30 @@ class Parser(argparse.ArgumentParser):
 
     def read_words(self, words: Sequence[str]) -> argparse.Namespace:
         options, unknown = self.parse_known_args(words)
-        while unknown and "words" in options and not unknown[0].startswith("-"):
-            options.words.append(unknown.pop(0))  # argparse takes words in one place only
-        if unknown:
-            getattr(options, "parser", self).refuse_argument(unknown[0])
+        parser: Parser = getattr(options, "parser", self)
+        end = unknown.index("--") if "--" in unknown else len(unknown)
+        for word in unknown[:end]:
+            if word.startswith("-"):
+                parser.refuse_option(word)
+        left = unknown[:end] + unknown[end + 1 :]  # argparse takes words in one place only
+        if left:
+            parser.add_words(options, left)
         return options
 
-    def refuse_argument(self, argument: str) -> NoReturn:
-        if not argument.startswith("-"):
-            self.refuse(f"{argument!r} is one argument too many", self.help_sentence())
+    def add_words(self, options: argparse.Namespace, words: Sequence[str]) -> None:
+        """Add words to the argument that takes several. Refuses them where there is none."""
+        for action in self._get_positional_actions():
+            if action.nargs in ("*", "+"):
+                further = [self._get_value(action, word) for word in words]
+                setattr(options, action.dest, [*getattr(options, action.dest), *further])
+                return
+        self.refuse(f"{words[0]!r} is one argument too many", self.help_sentence())
+
+    def refuse_option(self, argument: str) -> NoReturn:
         flags = [flag for action in self._actions for flag in action.option_strings]
         name = argument.partition("=")[0]
-        self.refuse(f"there is no option {name}", self.suggestion(name, flags))
+        behind = "; Snakemake's go behind --" if self.passes_on else ""
+        self.refuse(f"there is no option {name}", self.suggestion(name, flags) + behind)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:

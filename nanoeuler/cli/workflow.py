@@ -42,31 +42,26 @@ def register(subparsers: Subparsers) -> None:
         "as -n, which only says what would be done",
     )
     words.completes = TARGETS  # for the shell
+    parser.passes_on = True
     parser.finish(run_run)
 
 
 def run_run(options: argparse.Namespace) -> int:
-    ours, theirs = split(options.words)
-    files = [str(find(word)) for word in ours if is_file_name(word)]
-    stages = [word for word in ours if not is_file_name(word)]
+    words, theirs = options.words, options.theirs
+    files = [str(find(word)) for word in words if is_file_name(word)]
+    stages = [word for word in words if not is_file_name(word)]
     check(files, stages)
     if not files and "--configfile" not in theirs:
         files = [str(find(DEFAULT_CONFIG))]
     arguments = [*stages, "--quiet", "host", "reason"]
     arguments += ["--configfile", *files] if files else []
-    status = run_snakemake([*arguments, *theirs])
+    status = run_snakemake(arguments, theirs)
     if status == 0 and stages in ([], ["all"]) and not theirs:
         from nanoeuler.cli.greeting import next_steps
         from nanoeuler.config.loading import load_files
 
         log.tell(next_steps(load_files(files, {})), sys.stdout)
     return status
-
-
-def split(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """Our words, and Snakemake's: from the first option on, which only `--` lets through."""
-    first = next((at for at, word in enumerate(words) if word.startswith("-")), len(words))
-    return words[:first], words[first:]
 
 
 def is_file_name(word: str) -> bool:
@@ -108,9 +103,12 @@ def names_run(file: Path) -> bool:
         return False
 
 
-def run_snakemake(arguments: Sequence[str], output: TextIO | None = None) -> int:
+def run_snakemake(
+    arguments: Sequence[str], further: Sequence[str] = (), output: TextIO | None = None
+) -> int:
     """Run Snakemake on our workflow, and pass on signals as Ctrl-C, at which a stage saves.
 
+    `further` are arguments from the command line, which win over `arguments`.
     What its jobs print goes to `output`, or to this process's standard output. Returns the exit
     status. Snakemake says itself, by `workflow/endings.py`, how it ended.
     """
@@ -119,7 +117,8 @@ def run_snakemake(arguments: Sequence[str], output: TextIO | None = None) -> int
     from nanoeuler.system.processes import STARTER, own_identity
 
     command = [sys.executable, "-m", "nanoeuler.workflow.endings"]
-    command += ["--snakefile", str(find_snakefile()), *arguments]
+    # an option that takes one value parts ours, some of which take all that follow, from theirs
+    command += [*arguments, "--snakefile", str(find_snakefile()), *further]
     process: subprocess.Popen[bytes] | None = None
     received: list[int] = []
 

@@ -39,9 +39,10 @@ def test_a_stage_of_a_configuration_is_run_and_its_failure_ends_in_a_sentence(ch
     assert "--config" not in failed.stderr
     assert "Traceback" not in failed.stderr
     assert not any(call.startswith("sft ") for call in checkout.calls)
-    dry = run(checkout, "mine.yaml", "pretrain", "--", "-n", "--cores", "1")
+    dry = run(checkout, "mine.yaml", "--log", "run.log", "--", "pretrain", "-n", "--cores", "1")
     assert dry.returncode == 0, dry.stderr
     assert "This was a dry-run" in dry.stdout + dry.stderr
+    assert "sft" not in dry.stdout + dry.stderr
     assert not (checkout.path / "results/mine/pretrain/model").exists()
 
 

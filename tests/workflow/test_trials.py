@@ -131,6 +131,15 @@ def test_minutes_become_tokens_by_speeds_that_alike_arms_share(folder):
     assert again.communicate(timeout=CEILING)[0] == out  # nothing is measured or trained again
 
 
+def test_a_dry_run_says_what_would_be_measured_and_judges_nothing(folder):
+    words = ["--change", "model.dim=64", "--minutes", "1", "--name", "dry", "--", "-n"]
+    process = start(folder, "experiment", "tiny.yaml", *words)
+    out, err = process.communicate(timeout=CEILING)
+    assert process.returncode == 0, err
+    assert "measure_speed" in err
+    assert out == ""
+
+
 def test_trials_of_a_text_that_was_changed_in_between_are_not_compared(folder):
     change = ["--change", "pretrain.weight_decay=0.3"]
     command = ["experiment", "tiny.yaml", *change, "--tokens", "4000", "--seeds", "2"]
