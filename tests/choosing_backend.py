@@ -43,3 +43,8 @@ class ChoosingReference(ReferenceBackend, ChoosingBackend):
             lengths_B += 1
         if ring:
             ring.write()
+
+    def score(self, logits_BV, tokens_B, logprobs_B):
+        top_B1 = logits_BV.max(axis=1, keepdims=True)
+        lse_B = np.log(np.exp(logits_BV - top_B1).sum(axis=1)) + top_B1[:, 0]
+        logprobs_B[...] = logits_BV[np.arange(len(tokens_B)), tokens_B] - lse_B

@@ -30,9 +30,15 @@ from nanoeuler.model.appending import append, every_logits, extend
 from nanoeuler.model.cache import Cache
 from nanoeuler.model.calls import Calculator, Calls
 from nanoeuler.model.config import round_up
-from nanoeuler.model.sampler import AHEAD, DeviceLoop, DraftingSampler, FormSampler, Sampler
+from nanoeuler.model.sampler import (
+    AHEAD,
+    DeviceLoop,
+    DraftingSampler,
+    FormSampler,
+    Sampler,
+    ScoringSampler,
+)
 from nanoeuler.model.transformer import Transformer
-from nanoeuler.system.arithmetic import log
 
 PROMPT_MULTIPLE = 64
 """A device reads prompts whose lengths are rounded up to a multiple of this many tokens."""
@@ -54,11 +60,14 @@ class Row:
     """Those of the calculator, where the model has learned to call it."""
     ids: list[int] = field(default_factory=list)
     """The tokens so far, of which the last one is not read yet."""
+    logprobs: list[float] = field(default_factory=list)
+    """Of these, where the decoder finds them, but for results of the calculator."""
     dropped: int = 0
     """Tokens, oldest first, that left the context because it was full."""
     drafts: Drafts = NO_DRAFTS
     """Drafts behind the last token, where the host keeps them."""
     left: bool = False
+    """Was it given up?"""
 
     @property
     def position(self) -> int:
@@ -114,12 +123,14 @@ class Decoder(Generic[AnyRow]):
         *,
         joining: bool = False,
         calculator: Calculator | None = None,
+        scoring: bool = False,
     ):
         """At most `rows`, which read at most `capacity` tokens each. `allowed_V` is True for the
         tokens that may be sampled at all. `speculation`: tokens are drafted, which changes the time
         and not the tokens. `joining`: rows come and go, and only one that is alone takes drafts.
-        `calculator`: the model has learned to call it."""
-        self.calculator = calculator
+        `calculator`: the model has learned to call it. `scoring`: tokens have log-probabilities,
+        and are neither drafted nor of a form."""
+        self.calculator, self.scoring = calculator, scoring
         self.model, self.allowed_V = model, allowed_V
         self.most_rows, self.capacity = rows, capacity
         self.speculation, self.joining = speculation, joining
@@ -257,6 +268,9 @@ class Decoder(Generic[AnyRow]):
         samplings = [row.sampling for row in rows for _ in range(T)]
         positions = [row.position + t for row in rows for t in range(T)]
         sampled = sample(logits, samplings, positions, self.allowed(rows)).reshape(B, T).tolist()
+        if self.scoring:
+            for row, score in zip(rows, self.scores(logits, sampled), strict=True):
+                row.logprobs.append(score)
         if speculation is None:
             for row, ids in zip(rows, sampled, strict=True):
                 row.take(ids)
@@ -297,13 +311,13 @@ class Decoder(Generic[AnyRow]):
             return None
         return self.speculation
 
-    def logprobs(self, logits_BV: np.ndarray, tokens_B: Sequence[int]) -> list[float]:
-        """The log-probability of a token of each row, by the op that a trainer takes: where their
+    def scores(self, logits_BV: np.ndarray, tokens_B1: list[list[int]]) -> list[float]:
+        """The log-probability of each row's token, by the op that a trainer takes: where their
         logits have the same bits, so have these."""
-        ops, B = self.model.backend, len(tokens_B)
+        ops, B = self.model.backend, len(tokens_B1)
         logprobs_B, lse_B = ops.empty((B,)), ops.empty((B,))
-        logits, tokens = ops.from_host(logits_BV), ops.from_host(np.array(tokens_B, np.int32))
-        ops.cross_entropy(LogitRows(logits, tokens, logprobs_B, lse_B))
+        tokens_B = ops.from_host(np.array(tokens_B1, np.int32)[:, 0])
+        ops.cross_entropy(LogitRows(ops.from_host(logits_BV), tokens_B, logprobs_B, lse_B))
         return ops.to_host(logprobs_B).tolist()
 
 
@@ -311,8 +325,8 @@ class DeviceDecoder(Decoder[AnyRow]):
     """The device of a `ChoosingBackend` samples, and is some steps ahead of the host.
 
     Where rows come and go, steps that are under way are collected all the same, and rows are padded
-    to a power of two, so that few steps are recorded. Otherwise a row that is removed makes such
-    steps void: another number of rows may round otherwise.
+    to a power of two, so that few steps are recorded. Otherwise rows that are removed stay until
+    they are half of all, and then make such steps void: another number of rows may round otherwise.
     """
 
     prompt_multiple = PROMPT_MULTIPLE
@@ -335,9 +349,15 @@ class DeviceDecoder(Decoder[AnyRow]):
         return AHEAD * model.backend.drafted_tokens
 
     def remove(self, row: AnyRow) -> None:
-        if not self.joining:
-            self.discard()
-        super().remove(row)
+        if self.joining:
+            return super().remove(row)
+        row.left = True
+        left = [each for each in self.rows if each.left]
+        if self.speculation is None and 2 * len(left) < len(self.rows):
+            return  # steps of another number of rows would have to be recorded
+        self.discard()
+        for each in left:
+            super().remove(each)
 
     def discard(self) -> None:
         """Results of steps launched ahead are discarded."""
@@ -445,8 +465,9 @@ class DeviceDecoder(Decoder[AnyRow]):
         """Tokens that each row has room for, beside those that it is known to have read."""
         return self.capacity - max(row.visible - 1 for row in self.rows)
 
-    @staticmethod
-    def sampler_kind(rows: Sequence[Row]) -> type[Sampler]:
+    def sampler_kind(self, rows: Sequence[Row]) -> type[Sampler]:
+        if self.scoring:
+            return ScoringSampler
         return FormSampler if any(row.form for row in rows) else Sampler
 
     def take(self, rows: Sequence[Row], sampler: DeviceLoop) -> None:
@@ -457,6 +478,9 @@ class DeviceDecoder(Decoder[AnyRow]):
         check(min(tokens))
         for row, token in zip(rows, tokens, strict=True):
             row.take([token])
+        if isinstance(sampler, ScoringSampler):
+            for row, score in zip(rows, sampler.scores.take().tolist(), strict=True):
+                row.logprobs += [] if row.left else [score]
 
     def take_drafts(self, rows: Sequence[Row]) -> list[Taken]:
         """Let each row take the token of the oldest step and its drafts that were right."""
@@ -472,14 +496,6 @@ class DeviceDecoder(Decoder[AnyRow]):
 
     def logits(self, sampler: DeviceLoop, rows: int) -> np.ndarray:
         return self.model.backend.to_host(sampler.logits[:rows, : len(self.allowed_V)])
-
-    def logprobs(self, logits_BV: np.ndarray, tokens_B: Sequence[int]) -> list[float]:
-        # loads Numba, as in `sample`
-        from nanoeuler.inference.quick_sampling import sums_of_exponentials
-
-        top_B, sum_B = sums_of_exponentials(logits_BV)
-        chosen_B = logits_BV[np.arange(len(tokens_B)), tokens_B].astype(np.float64)
-        return (chosen_B - top_B - log(sum_B)).tolist()
 
 
 def decoder_kind(model: Transformer) -> type[Decoder[Any]]:

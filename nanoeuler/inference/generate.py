@@ -58,10 +58,9 @@ class Decoding:
         changes the time and not the tokens. `scored`: continuations have log-probabilities. `form`:
         that of each, whose tokens call no calculator."""
         self.max_tokens, self.end_id, self.speculation = max_tokens, end_id, speculation
-        self.scored = scored
         firsts = (first_position + np.zeros(len(prompts), np.int64)).tolist()
         rows = [
-            Row(list(prompt), sampling, first, scored, form and form.begin())
+            Row(list(prompt), sampling, first, form=form and form.begin())
             for prompt, first in zip(prompts, firsts, strict=True)
         ]
         # passes over drafts may go on behind the last token; without drafts the cache is as long,
@@ -70,7 +69,13 @@ class Decoding:
         capacity = min(model.config.context, longest)
         decoder = decoder_kind(model)
         self.decoder = decoder(
-            model, len(rows), capacity, allowed_V, speculation, calculator=calculator
+            model,
+            len(rows),
+            capacity,
+            allowed_V,
+            speculation,
+            calculator=calculator,
+            scoring=scored,
         )
         for row in rows:
             self.decoder.heed_calls(row)
@@ -80,7 +85,7 @@ class Decoding:
             self.read_once(rows)
         else:
             self.decoder.rows += rows
-        self.continuations = [Continuation() for _ in prompts]
+        self.continuations = [Continuation(logprobs=row.logprobs) for row in rows]
         self.written = dict(zip(rows, self.continuations, strict=True))
 
     def read_once(self, rows: Sequence[Row]) -> None:
@@ -97,7 +102,7 @@ class Decoding:
     @property
     def active(self) -> bool:
         """Is any continuation being written?"""
-        return bool(self.decoder.rows)
+        return not all(row.left for row in self.decoder.rows)
 
     def step(self) -> bool:
         """Sample a token for every active continuation, or several where they were drafted.
@@ -106,13 +111,8 @@ class Decoding:
         """
         if not self.active:
             return False
-        rows, logits_BV = self.decoder.next()
-        if self.scored:
-            assert logits_BV is not None
-            values = self.decoder.logprobs(logits_BV, [row.ids[-1] for row in rows])
-            for row, value in zip(rows, values, strict=True):
-                self.written[row].logprobs.append(value)
-        for row in reversed(rows):
+        rows, _ = self.decoder.next()
+        for row in [row for row in reversed(rows) if not row.left]:
             continuation = self.written[row]
             new = row.ids[len(continuation.ids) :]
             ids = new[: self.max_tokens - len(continuation.ids)]

@@ -42,21 +42,6 @@ def exp(x):
 
 
 @compiled()
-def sums_of_exponentials(logits_BV):
-    """The largest logit of each row, and Σ exp(logit − largest), in float64."""
-    B, V = logits_BV.shape
-    top_B, sum_B = np.empty(B), np.zeros(B)
-    for b in range(B):
-        top = np.float64(logits_BV[b, 0])
-        for token in range(V):
-            top = max(top, np.float64(logits_BV[b, token]))
-        for token in range(V):
-            sum_B[b] += exp(np.float64(logits_BV[b, token]) - top)
-        top_B[b] = top
-    return top_B, sum_B
-
-
-@compiled()
 def sorted_bucket(bucket, buckets_V, logits_V, ids):
     """Put the tokens of a bucket into `ids`, likeliest first, ties by id. Returns their number."""
     count = 0

@@ -66,6 +66,8 @@ class DeviceLoop(CachedPass, ABC):
         self.ring = backend.runtime.host_ring(self.sampled, AHEAD)
         """The ids of each step, (B, T): −1 where a row's logits are not finite, and `NOT_KEPT`
         behind a wrong draft."""
+        self.rings = [self.ring]
+        """All that comes back."""
         loop = weakref.proxy(self)  # which holds the program
         self.program = backend.runtime.program(lambda: loop.step())
 
@@ -88,7 +90,13 @@ class DeviceLoop(CachedPass, ABC):
 
     def expect(self) -> None:
         """The ids of a step just launched will come."""
-        self.ring.expect()
+        for ring in self.rings:
+            ring.expect()
+
+    def forget(self) -> None:
+        """Results of steps launched before are discarded."""
+        for ring in self.rings:
+            ring.forget()
 
 
 class Sampler(DeviceLoop):
@@ -121,7 +129,7 @@ class Sampler(DeviceLoop):
         `ChoosingBackend.choose`; `draws_B` numbers the tokens to be sampled, for the random
         numbers.
         """
-        self.ring.forget()
+        self.forget()
         self.following = None
         inputs = self.inputs(settings, draws_B)
         if tokens.shape[1] == 1:
@@ -138,7 +146,7 @@ class Sampler(DeviceLoop):
         """Sample once more from the logits behind a prompt that was just read."""
         self.feed.load(filled(self.no_rows, ()), *self.inputs(settings, draws_B))
         self.backend.runtime.program(lambda: self.sample(*self.feed.arrays[1:])).run()
-        self.ring.expect()
+        self.expect()
 
     def inputs(self, settings: np.ndarray, draws_B: np.ndarray | Sequence[int]) -> list[np.ndarray]:
         """Counters and settings; rows that the cache lacks get zeros."""
@@ -167,6 +175,24 @@ class Sampler(DeviceLoop):
         (tokens,), sampled = self.tokens.arrays, self.sampled.reshape(-1)
         rows = ChoiceRows(settings_B4, draws_B, sampled, tokens, lengths_B)
         self.backend.choose(self.logits, self.allowed, rows, self.ring)
+
+
+class ScoringSampler(Sampler):
+    """Samples, and finds the log-probability of what it sampled."""
+
+    def __init__(
+        self, model: Transformer, memory: CacheMemory, rows: int, tokens: int, allowed_V: np.ndarray
+    ):
+        super().__init__(model, memory, rows, tokens, allowed_V)
+        self.logprobs = self.backend.zeros((rows,))
+        self.scores = self.backend.runtime.host_ring(self.logprobs, AHEAD)
+        self.rings.append(self.scores)
+
+    def sample(self, draws_B: Array, settings_B4: Array, lengths_B: Array | None = None) -> None:
+        super().sample(draws_B, settings_B4, lengths_B)
+        logits_BV = self.logits[:, : len(self.allowed_V)]
+        self.backend.score(logits_BV, self.sampled.reshape(-1), self.logprobs)
+        self.scores.write()
 
 
 class FormSampler(Sampler):
@@ -257,7 +283,7 @@ class DraftingSampler(DeviceLoop):
 
         `settings` hold for all rows.
         """
-        self.ring.forget()
+        self.forget()
         drafted_BH, text_BS = (np.zeros(a.shape, np.int32) for a in self.feed.arrays[1:3])
         for row, text in enumerate(texts):
             text_BS[row, : len(text)] = text

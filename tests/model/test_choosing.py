@@ -38,6 +38,29 @@ def test_an_engine_that_chooses_gives_the_tokens_that_the_host_gives(prompts):
     assert written(ChoosingReference(), prompts, 40) == expected
 
 
+def test_an_engine_that_chooses_finds_the_log_probabilities_that_the_host_finds():
+    """While rows end one by one, and steps are launched ahead."""
+
+    def scored(backend):
+        parameters = backend.from_host(4 * initial_parameters(CONFIG, 1))
+        model, allowed = Transformer(CONFIG, parameters, backend), np.ones(CONFIG.vocab_size, bool)
+        prompts, sampling = [[5, 9], [7], [8, 3, 2], [4]] * 8, Sampling(temperature=1, top_p=1)
+        decoding = Decoding(
+            model, prompts, sampling, 40, 3, allowed, 50 * np.arange(32), scored=True
+        )
+        while decoding.step():
+            pass
+        return decoding.continuations, decoding.decoder.cache.memory.samplers
+
+    (found, recorded), (expected, _) = scored(ChoosingReference()), scored(ReferenceBackend())
+    assert len({len(each.logprobs) for each in expected}) > 8
+    assert len(recorded) <= 6, "steps of each number of rows"
+    for one, other in zip(found, expected, strict=True):
+        assert one.ids == other.ids
+        assert len(one.logprobs) == len(one.ids) + one.ended
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
+
+
 @pytest.mark.parametrize("drafts", [3, 7])
 @pytest.mark.parametrize("prompts", [[[5]], [[5, 9, 11]], [[5, 9], [7], [8, 3, 2]]])
 def test_drafts_on_a_device_change_no_token(prompts, drafts):

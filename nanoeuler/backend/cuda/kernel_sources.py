@@ -38,15 +38,17 @@ from nanoeuler.backend.cuda.kernels import Source
 
 TYPES = {"float32": "float", "bfloat16": "bfloat16"}
 
-EXACT = ("update", "fp8", "losses", "preference", "sampling", "to_host")
+EXACT = ("update", "fp8", "losses", "preference", "sampling", "score", "to_host")
 """Kernels whose arithmetic is exact in every precision of the engine."""
 
 WITHOUT = {
-    "ACTIVATION": ("update", "drafts", "lanes", "losses", "preference", "sampling", "to_host"),
+    "ACTIVATION": (
+        *("update", "drafts", "lanes", "losses", "preference", "sampling", "score", "to_host"),
+    ),
     "WIDTH": ("to_host",),
     "RESIDUAL": (
         *("update", "cache", "cross_entropy", "decode_attention", "fp8", "lanes", "losses"),
-        *("muon", "plain_attention", "preference", "rope", "sampling", "to_host"),
+        *("muon", "plain_attention", "preference", "rope", "sampling", "score", "to_host"),
     ),
 }
 """Kernels that this is not compiled into, so that precisions share their machine code."""
@@ -329,6 +331,9 @@ class KernelSources:
             MASKED=int(masked),
         )
 
+    def score(self, vocab_size: int) -> Source:
+        return self.source("score", THREADS=loss_threads(vocab_size), VOCAB=vocab_size)
+
     def all(
         self, dim: int, heads: int, kv_heads: int, head_size: int, ffn: int, vocab_size: int
     ) -> list[Source]:
@@ -351,6 +356,7 @@ class KernelSources:
             *(source for rows in row_counts[2:3] for s in both for source in self.drafted(s, rows)),
             self.drafts(4),
             self.sampling(vocab_size),
+            self.score(vocab_size),
             self.cross_entropy(vocab_size),
             *([] if self.exact else self.quantizing(dim, vocab_size)),
             self.fp8(),

@@ -25,7 +25,7 @@ from nanoeuler.backend.runtime import HostRing
 
 
 class LogitOps(CudaParts, ChoosingBackend):
-    """Kernels of cross_entropy.cu, losses.cu and preference.cu, sampling.cu and drafts.cu."""
+    """Kernels of six files, from cross_entropy.cu to drafts.cu."""
 
     drafted_tokens = FEW_ROWS
 
@@ -103,6 +103,11 @@ class LogitOps(CudaParts, ChoosingBackend):
         arguments = *inputs, *rows[1:], *slots
         grid = len(logits_BV) * choosing_blocks(V, clusters=clusters)
         self.launch(source, "choose", grid, threads, *arguments, shared=shared, early=True)
+
+    def score(self, logits_BV: Array, tokens_B: Array, logprobs_B: Array) -> None:
+        (B, V), stride = logits_BV.shape, row_stride(logits_BV)
+        source, arrays = self.sources.score(V), (logits_BV, stride, tokens_B, logprobs_B)
+        self.launch(source, "score", B, loss_threads(V), *arrays, early=True)
 
     def lay_out_drafts(
         self,

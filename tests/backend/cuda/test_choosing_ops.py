@@ -91,6 +91,18 @@ def test_the_device_chooses_what_the_host_chooses(vocabulary, portable):
     np.testing.assert_array_equal(chosen, sample(logits, WARM, positions, allowed))
 
 
+@pytest.mark.parametrize("vocabulary", [2, 300, 999, 4096, 50_257])
+def test_log_probabilities_of_chosen_tokens(vocabulary):
+    backend, random = engine("bf16"), np.random.default_rng(vocabulary)
+    padded = (5 * random.standard_normal((64, vocabulary + 7))).astype(np.float32)
+    tokens = random.integers(0, vocabulary, 64).astype(np.int32)
+    logprobs = backend.zeros((64,))
+    backend.score(backend.from_host(padded)[:, :vocabulary], backend.from_host(tokens), logprobs)
+    exact = padded[:, :vocabulary].astype(np.float64)
+    expected = exact[np.arange(64), tokens] - np.log(np.exp(exact).sum(axis=1))
+    np.testing.assert_allclose(backend.to_host(logprobs), expected, atol=1e-5)
+
+
 @pytest.mark.parametrize("vocabulary", [300, 50_257])
 def test_choices_one_behind_another_draw_one_number_each(vocabulary):
     """Recorded, so that each begins while the one before it still runs."""
