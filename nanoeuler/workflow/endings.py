@@ -7,15 +7,17 @@ Ctrl-C before the first job.
 import functools
 import logging
 import os
+import re
 import signal
 import sys
 import warnings
 from pathlib import Path
 from types import FrameType, TracebackType
+from typing import NoReturn
 
 from nanoeuler.log import tell
 from nanoeuler.system.processes import end_with_starter
-from nanoeuler.workflow.snakemake_internals import filter_messages
+from nanoeuler.workflow.snakemake_internals import filter_messages, refuse_by
 
 AGAIN = "run the same command again: what is finished stays, and training resumes"
 INTERRUPTED = f"interrupted  to go on, {AGAIN}"
@@ -55,6 +57,9 @@ class Endings(logging.Filter):
         elif "Directory cannot be locked" in text:
             tell(LOCKED, sys.stderr)
             return False
+        elif kind == "error":
+            tell(f"error  {sentence_of(text)}", sys.stderr)
+            return False
         elif self.quiet and record.levelno >= logging.ERROR and "Look above" not in text:
             tell(f"error  {' '.join(text.split())}", sys.stderr)
         return True
@@ -66,6 +71,16 @@ class Endings(logging.Filter):
         noun = "rule" if len(rules) == 1 else "rules"
         named = f"{noun} {', '.join(rules)} failed" if rules else "a job failed, see above"
         return f"error  {named}; mend the cause and {AGAIN}"
+
+
+def sentence_of(error: str) -> str:
+    """What Snakemake says of an exception, without its class, and without the traceback of one
+    before any work: of an option that Snakemake did not understand."""
+    if error.startswith("Traceback") and "in execute_workflow" not in error:
+        last = error.rstrip(" .\n").splitlines()[-1]
+        problem = last.partition(": ")[2] or last
+        return f"Snakemake: {problem}; correct its options (--verbose shows where it met this)"
+    return re.sub(r"^(\w+:\n|Error: )| \(if you use input functions.*\)", "", error)
 
 
 def where(logs: list[str]) -> str:
@@ -101,6 +116,12 @@ def sentence_for_ctrl_c(
         sys.__excepthook__(kind, error, trace)
 
 
+def refuse(problem: str) -> NoReturn:
+    """End where an option of Snakemake's cannot be read. It would print a page of its options."""
+    tell(f"error  Snakemake: {problem}; `snakemake --help` lists its options", sys.stderr)
+    sys.exit(2)
+
+
 def main() -> None:
     """`python -m nanoeuler.workflow.endings …`: Snakemake, heeding Ctrl-C from its first import."""
     sys.excepthook = sentence_for_ctrl_c
@@ -116,6 +137,7 @@ def main() -> None:
     from nanoeuler.workflow import endings
 
     endings.end_in_sentences()
+    refuse_by(refuse)
     snakemake()
 
 

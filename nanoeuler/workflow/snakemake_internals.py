@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, NoReturn, Protocol, TextIO
 
 from nanoeuler.log import ATTEMPT
 from nanoeuler.storage.files import MOST_JSON
@@ -129,6 +129,13 @@ def filter_messages(messages: logging.Filter) -> None:
     from snakemake.logging import logger
 
     logger.addFilter(messages)
+
+
+def refuse_by(refuse: Callable[[str], NoReturn]) -> None:
+    """Let `refuse` end this process where Snakemake's command line cannot be read."""
+    from snakemake.common.argparse import ArgumentParser
+
+    ArgumentParser.error = lambda self, message: refuse(message)
 
 
 def keep_logs() -> None:

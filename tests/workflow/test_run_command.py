@@ -99,6 +99,32 @@ def test_errors_of_a_snakemake_that_is_to_be_quiet_are_told_in_a_line(checkout):
     assert "Traceback" not in torn.stderr
 
 
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (
+            ["--quiet", "all", "--configfile", "nope.yaml"],
+            "Snakemake: [Errno 2] No such file or directory: 'nope.yaml'; correct its options "
+            "(--verbose shows where it met this)",
+        ),
+        (
+            ["--frobnicate"],
+            "Snakemake: unrecognized arguments: --frobnicate; `snakemake --help` lists its options",
+        ),
+        (["--until", "pretran"], "No rule to produce pretran."),
+    ],
+)
+def test_an_option_that_snakemake_does_not_understand_ends_in_a_sentence(
+    checkout, options, sentence
+):
+    done = run(checkout, "--", "-n", *options)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == f"error  {sentence}"
+    assert done.stderr.count(sentence) == 1
+    assert "Traceback" not in done.stderr
+    assert "usage" not in done.stderr
+
+
 @pytest.mark.parametrize("quiet", [False, True])
 def test_a_folder_in_which_another_run_is_at_work_is_told(capsys, quiet):
     said = logging.LogRecord("", logging.ERROR, "", 0, str(LockException()), (), None)
