@@ -13,6 +13,7 @@ import duckdb
 import pytest
 
 from nanoeuler import cli
+from nanoeuler.cli.completion import commands
 from nanoeuler.errors import UserError
 from nanoeuler.storage.temporary import temporary_beside
 from nanoeuler.training.lock import FolderLock
@@ -31,12 +32,22 @@ def run(*arguments: str, folder: Path, **variables: str) -> subprocess.Completed
     )
 
 
-def test_ctrl_c_ends_a_query_of_duckdb_as_everything_else(capsys):
+@pytest.mark.parametrize("resumes", [False, True])
+def test_ctrl_c_ends_a_query_of_duckdb_as_everything_else(capsys, resumes):
     threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGINT]).start()
     long = "select sum(a.range * b.range) from range(1000000) a, range(200) b"
-    options = Namespace(stage="train", handler=lambda _: duckdb.connect().execute(long))
-    assert cli.run(options) == 130
-    assert "interrupted  run the same command again to go on" in capsys.readouterr().err
+    asked = {"stage": "train", "handler": lambda _: duckdb.connect().execute(long)}
+    assert cli.run(Namespace(**asked, resumes=resumes)) == 130
+    again = "  run the same command again to go on" if resumes else ""
+    assert capsys.readouterr().err == f"interrupted{again}\n"
+
+
+def test_only_commands_that_resume_say_so_after_ctrl_c():
+    parsers = dict(commands(cli.build_parser()))
+    resuming = {name for name, parser in parsers.items() if parser.get_default("resumes")}
+    trained = {"train", "run", "experiment", "without", "pretrain", "sft", "dpo", "rl"}
+    fetched = {"gutenberg fetch", "fineweb", "documents", "instructions", "preferences"}
+    assert resuming == trained | fetched | {"problems", "questions", "task"}
 
 
 @pytest.mark.parametrize("option", ["--log", "--output"])

@@ -151,7 +151,8 @@ def run(options: argparse.Namespace) -> int:
                 by_key = isinstance(error, KeyboardInterrupt)
                 if not by_key and str(error) != "Query interrupted":  # so DuckDB says it
                     raise
-                log.line("interrupted", "" if log_file else "run the same command again to go on")
+                again = options.resumes and not log_file  # else the workflow says it
+                log.line("interrupted", "run the same command again to go on" if again else "")
                 status = 130
             timing.write(log_file, status)
         return status

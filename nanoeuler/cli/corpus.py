@@ -218,7 +218,7 @@ def add_options(parser: Parser, step: "Step") -> None:
             metavar=option.metavar,
             help=option.meaning,
         )
-    parser.finish(partial(run_step, step))
+    parser.finish(partial(run_step, step), resumes=bool(step.sections))  # then it downloads
 
 
 def run_step(step: "Step", options: argparse.Namespace) -> None:

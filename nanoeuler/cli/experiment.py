@@ -85,7 +85,7 @@ def register(subparsers: Subparsers) -> None:
     )
     parser.add_json()
     parser.passes_on = True
-    parser.finish(run_experiment)
+    parser.finish(run_experiment, resumes=True)
 
 
 def run_experiment(options: argparse.Namespace) -> int:

@@ -69,7 +69,7 @@ def register(subparsers: Subparsers) -> None:
         help="go on from this model, with its tokenizer: models/stories, or the folder of any "
         "model, run or stage (default: begin with random weights)",
     )
-    parser.finish(run_train)
+    parser.finish(run_train, resumes=True)
 
 
 def run_train(options: argparse.Namespace) -> int:

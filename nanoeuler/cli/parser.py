@@ -124,12 +124,15 @@ class Parser(argparse.ArgumentParser):
         meaning = "print JSON for programs, in bytes, seconds, tokens and shares"
         (group or self).add_argument("--json", action="store_true", help=meaning)
 
-    def finish(self, handler: Handler) -> None:
-        """Add the option `--log`, which every subcommand has, and the function that runs it."""
+    def finish(self, handler: Handler, resumes: bool = False) -> None:
+        """Add the option `--log`, which every subcommand has, and the function that runs it.
+
+        `resumes`: the same command goes on where it was interrupted.
+        """
         self.add_argument(
             "--log", type=Path, metavar="FILE", help="append log lines to this file as well"
         )
-        self.set_defaults(handler=handler, parser=self)
+        self.set_defaults(handler=handler, parser=self, resumes=resumes)
 
     def read(self, arguments: Sequence[str] | None) -> argparse.Namespace:
         """Parse; an argument that is left over is refused by the subcommand that was given it."""

@@ -76,7 +76,7 @@ def register_without(subparsers: Subparsers) -> None:
     parser.add_json()
     parser.add_device()
     parser.add_gpus()
-    parser.finish(run_without)
+    parser.finish(run_without, resumes=True)
 
 
 def run_index(options: argparse.Namespace) -> None:

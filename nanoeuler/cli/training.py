@@ -68,7 +68,7 @@ def add_stage(subparsers: Subparsers, stage: Stage) -> None:
         "compute with the ops that this file defines instead of the specification's (slow; for "
         "docs/lessons)",
     )
-    parser.finish(partial(run_stage, stage))
+    parser.finish(partial(run_stage, stage), resumes=True)
 
 
 def run_fit(options: argparse.Namespace) -> None:

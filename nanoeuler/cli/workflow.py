@@ -43,7 +43,7 @@ def register(subparsers: Subparsers) -> None:
     )
     words.completes = TARGETS  # for the shell
     parser.passes_on = True
-    parser.finish(run_run)
+    parser.finish(run_run, resumes=True)
 
 
 def run_run(options: argparse.Namespace) -> int:
