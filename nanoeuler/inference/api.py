@@ -149,7 +149,7 @@ class LanguageModel:
         - `schema`: a JSON schema by which it is valid; or this as JSON.
 
         Raises TypeError for a prompt that is not text, and `UserError` for a value out of its
-        range, or a form that no text has.
+        range, or a form that is none, or that no text has.
         """
         return "".join(
             self.stream(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nanoeuler.errors import UserError
+from nanoeuler.errors import UserError, brief
 from nanoeuler.system.machine import threads_allowed
 from nanoeuler.tokenizer import Tokenizer
 
@@ -190,7 +190,7 @@ def schema_grammar(schema: str | dict[str, Any]) -> str:
         return library().LLMatcher.grammar_from_json_schema(
             short(text, "the schema"), overrides=JSON_STYLE
         )
-    except (ValueError, RecursionError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         reason = str(error).replace("Expecting object schema to apply options", "it is no object")
         reason = "it is nested too deeply" if "recursion" in reason else reason
         raise UserError(f"the schema cannot be read: {reason}") from error
@@ -219,7 +219,11 @@ def call_head(name: str) -> str:
 
 
 def short(text: str, name: str) -> str:
-    size = len(text.encode("utf-8", "replace"))
+    """`text`. Raises `UserError` for what is no text, or too long."""
+    try:
+        size = len(text.encode())
+    except (AttributeError, UnicodeEncodeError):
+        raise UserError(f"{name} is {brief(text)}: it must be text that UTF-8 can carry") from None
     if size > MOST_BYTES:
         raise UserError(f"{name} has {size:,} bytes; give at most {MOST_BYTES:,}")
     return text

@@ -106,6 +106,11 @@ def test_schemas_nest_and_refer_to_themselves(base):
         ({"enum": [f"value {n}" for n in range(100_000)]}, f"at most {MOST_BYTES:,}"),
         ("[]", "it is no object"),
         ("{", "cannot be read"),
+        (5, "it is no object"),
+        (b"{}", "type bytes is not JSON"),
+        ({"enum": {1}}, "type set is not JSON"),
+        ({(1, 2): {}}, "keys must be str"),
+        ("\ud800", "must be text that UTF-8 can carry"),
     ],
 )
 def test_a_schema_that_cannot_be_kept_to_is_refused(base, schema, said):
@@ -114,7 +119,15 @@ def test_a_schema_that_cannot_be_kept_to_is_refused(base, schema, said):
 
 
 @pytest.mark.parametrize(
-    ("regex", "said"), [("(", "unclosed group"), ("[a&&b]", "no text"), ("(?=x)y", "look-around")]
+    ("regex", "said"),
+    [
+        ("(", "unclosed group"),
+        ("[a&&b]", "no text"),
+        ("(?=x)y", "look-around"),
+        (5, "the regular expression is 5: it must be text"),
+        (b"a", "must be text"),
+        ("\ud800", "must be text that UTF-8 can carry"),
+    ],
 )
 def test_a_regular_expression_that_cannot_be_kept_to_is_refused(base, regex, said):
     with pytest.raises(UserError, match=said):
