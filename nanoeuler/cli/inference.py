@@ -148,7 +148,7 @@ def run_generate(options: argparse.Namespace) -> None:
         "generate",
         prompt_tokens=reply.prompt_tokens,
         tokens=len(reply.ids),
-        end="</s>" if reply.ended else "limit",
+        end=reply.end,
         first_token_ms=1000 * reply.first_seconds,
         tokens_per_second="n/a" if speed is None else speed,
     )

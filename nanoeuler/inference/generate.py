@@ -29,6 +29,7 @@ class Continuation:
     ids: list[int] = field(default_factory=list)  # `</s>` is not among them
     logprobs: list[float] = field(default_factory=list)  # of `ids` and `</s>`, where asked for
     ended: bool = False  # by `</s>`; False: at the limit, or not yet
+    whole: bool = False  # at the limit, and its form lets nothing follow
     dropped: int = 0  # tokens, oldest first, that left the context because it was full
 
 
@@ -124,7 +125,10 @@ class Decoding:
             continuation.ids.extend(ids)
             if self.speculation:  # what lies behind the end is not written
                 self.speculation.tokens -= len(new) - len(ids) - continuation.ended
-            if continuation.ended or len(continuation.ids) >= self.max_tokens:
+            at_limit = len(continuation.ids) >= self.max_tokens
+            if at_limit and row.form and not continuation.ended:
+                continuation.whole = row.form.is_whole(continuation.ids, self.decoder.allowed_V)
+            if continuation.ended or at_limit:
                 self.decoder.remove(row)
         return self.active
 
@@ -190,6 +194,11 @@ class Reply:
     def ended(self) -> bool:
         """Whether `</s>` ended it."""
         return self.continuation.ended and self.shown == len(self.continuation.ids)
+
+    @property
+    def end(self) -> str:
+        """What ended it, in a word: `</s>`, its form, which lets nothing follow, or the limit."""
+        return "</s>" if self.ended else "form" if self.continuation.whole else "limit"
 
     @property
     def dropped(self) -> int:

@@ -71,6 +71,21 @@ def test_a_text_that_is_cut_off_begins_one(base):
     assert re.fullmatch("[a-z]+", text)
 
 
+@pytest.mark.parametrize(
+    ("regex", "max_tokens", "end"),
+    [
+        ("[0-9]{4}", 4, "form"),
+        ("[0-9]{4}", 5, "</s>"),
+        ("[0-9]{4}", 3, "limit"),
+        ("9+", 4, "limit"),
+    ],
+)
+def test_what_ended_a_text_is_told(base, regex, max_tokens, end):
+    reply = base.stream("one", regex=regex, max_tokens=max_tokens)
+    assert re.fullmatch(r"\d*", "".join(reply))
+    assert reply.end == end
+
+
 def test_it_goes_on_where_the_context_slides(base):
     text = base.generate("one", regex="([a-z] ){150}", max_tokens=400, temperature=1.0)
     assert re.fullmatch("([a-z] ){150}", text)
@@ -190,6 +205,8 @@ def test_generate_takes_a_form(base_folder, tmp_path, capsys):
     given = ["generate", str(base_folder), "one", "--device", "cpu"]
     assert main([*given, "--regex", "[0-9]{4}"]) in (0, None)
     assert re.fullmatch("[0-9]{4}\n", capsys.readouterr().out)
+    assert main([*given, "--regex", "[0-9]{4}", "--max-tokens", "4"]) in (0, None)
+    assert " end=form " in capsys.readouterr().err
     path = tmp_path / "schema.json"
     path.write_text(json.dumps(CHILD))
     assert main([*given, "--schema", str(path)]) in (0, None)
