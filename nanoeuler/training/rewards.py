@@ -309,5 +309,8 @@ def judge(names: Sequence[str], most_seconds: float) -> None:
 
 
 if __name__ == "__main__":
+    # A terminal and a cluster send them to all processes; the trainer saves, and asks until then.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)  # unlike SIG_IGN, none for programs that it starts
     end_with_starter(lambda: os._exit(1))
     judge(sys.argv[2:], float(sys.argv[1]))

@@ -3,8 +3,10 @@
 import json
 import re
 import shutil
+import signal
 
 import numpy as np
+import psutil
 import pytest
 
 from nanoeuler.backend.cpu.engine import FEW_ROWS, CpuBackend
@@ -18,6 +20,7 @@ from nanoeuler.model.transformer import Transformer
 from nanoeuler.training.loop import COSTS
 from nanoeuler.training.rewards import Rewards
 from nanoeuler.training.rollouts import RolloutStream, Sampler, read_problems
+from tests.waiting import CEILING
 
 SPOKEN = {"reward": "regex:hen", "epochs": 4, "group": 8, "batch_tokens": 8000}
 """Any of these models can learn to say `hen`, whatever it is asked."""
@@ -166,6 +169,24 @@ def test_a_function_that_fails_leaves_the_state_whole(trainer, tuned, tmp_path):
     assert "ZeroDivisionError: 'division by zero' (line 2)" in said
     assert "Traceback" not in said
     assert trainer.weights("rl") == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_for_all_processes_saves_and_the_rerun_goes_on(trainer, tuned, tmp_path, number):
+    own = tmp_path / "mine.py"
+    own.write_text(
+        "import time\ndef mine(prompt, reply, answer):\n"
+        "    time.sleep(0.002)\n    return 'hen' in reply\n"
+    )
+    trainer.config["rl"] |= SPOKEN | {"reward": f"{own}:mine"}
+    process = trainer.start_until(3, "rl", "--parent", str(tuned))
+    for each in (*psutil.Process(process.pid).children(), process):
+        each.send_signal(number)
+    _, said = process.communicate(timeout=CEILING)
+    assert process.returncode == 128 + number
+    assert "saving after this step" in said
+    assert "error" not in said
+    assert "going on from step" in trainer.run("rl", "--parent", str(tuned))
 
 
 @pytest.mark.parametrize(
