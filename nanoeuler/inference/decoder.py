@@ -351,7 +351,7 @@ class DeviceDecoder(Decoder[AnyRow]):
     def remove(self, row: AnyRow) -> None:
         if self.joining:
             return super().remove(row)
-        row.left = True
+        row.left, row.calls = True, None
         left = [each for each in self.rows if each.left]
         if self.speculation is None and 2 * len(left) < len(self.rows):
             return  # steps of another number of rows would have to be recorded
