@@ -134,18 +134,16 @@ def run_snakemake(
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN  # `nohup`
     }
     environment = os.environ | {STARTER: own_identity()}
+    # until it can say that it was interrupted, the signal waits: what is blocked here is so there
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     # a group of its own: signals reach it once
     process = subprocess.Popen(command, process_group=0, env=environment, stdout=output)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     if received:
         os.killpg(process.pid, signal.SIGINT)
     status = process.wait()
     for number, handler in before.items():
         signal.signal(number, handler)
-    if status == -signal.SIGINT:  # so early that Snakemake could not say it
-        # imported here because it takes as long as to import all other commands
-        from nanoeuler.workflow.endings import INTERRUPTED
-
-        log.tell(INTERRUPTED, sys.stderr)
     if received and status:
         return 128 + received[0]
     return 1 if status else 0

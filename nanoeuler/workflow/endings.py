@@ -110,10 +110,14 @@ def sentence_for_ctrl_c(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
     if issubclass(kind, KeyboardInterrupt):
-        fresh_line = "\n" if sys.stderr.isatty() else ""  # behind the ^C that it shows
-        tell(f"{fresh_line}{INTERRUPTED}", sys.stderr)
+        tell_interrupted()
     else:
         sys.__excepthook__(kind, error, trace)
+
+
+def tell_interrupted() -> None:
+    fresh_line = "\n" if sys.stderr.isatty() else ""  # behind the ^C that it shows
+    tell(f"{fresh_line}{INTERRUPTED}", sys.stderr)
 
 
 def refuse(problem: str) -> NoReturn:
@@ -123,8 +127,11 @@ def refuse(problem: str) -> NoReturn:
 
 
 def main() -> None:
-    """`python -m nanoeuler.workflow.endings …`: Snakemake, heeding Ctrl-C from its first import."""
-    sys.excepthook = sentence_for_ctrl_c
+    """`python -m nanoeuler.workflow.endings …`: Snakemake, in which Ctrl-C always has an effect.
+
+    `nanoeuler run` has blocked it, so that it waits for the end of the imports, of which some would
+    swallow it.
+    """
     # a shell that runs us in the background has it ignored
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # `nanoeuler run`, whose signals reach this group, may have been killed
@@ -138,7 +145,12 @@ def main() -> None:
 
     endings.end_in_sentences()
     refuse_by(refuse)
-    snakemake()
+    try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        snakemake()
+    except KeyboardInterrupt:
+        tell_interrupted()
+        sys.exit(128 + signal.SIGINT)
 
 
 if __name__ == "__main__":

@@ -153,3 +153,5 @@ def test_a_run_that_is_terminated_says_that_it_was_interrupted(checkout, begun):
     done = subprocess.run(command, cwd=checkout.path, capture_output=True, text=True, timeout=50)
     assert done.returncode == 128 + signal.SIGTERM
     assert done.stderr.splitlines()[-1].startswith("interrupted  to go on, run the same command")
+    assert done.stderr.count("interrupted") == 1
+    assert "Traceback" not in done.stderr
