@@ -25,6 +25,7 @@ from numba.core import caching, event
 from numba.core.runtime import rtsys
 
 from nanoeuler import log
+from nanoeuler.system.interrupts import put_off
 from nanoeuler.system.machine import cache_folder
 
 USUAL = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
@@ -49,6 +50,8 @@ def compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
     def decorate(function: Callable[..., Any]) -> Any:
         dispatcher = numba.njit(**(USUAL | options))(function)
+        # a callback of LLVM would swallow Ctrl-C, and the machine code would be missing
+        dispatcher.compile = put_off()(dispatcher.compile)
         try:
             dispatcher._cache = FolderCache(function)
         except RuntimeError:  # no folder can be written

@@ -34,6 +34,27 @@ def double(x):
 MAIN = "from nanoeuler import log\nlog.start()\nfrom caller import twice\nprint(twice(5))\n"
 
 
+INTERRUPTED = """
+import os, signal
+from numba.core import event
+from caller import twice
+
+class Interrupt(event.Listener):
+    def on_start(self, event):
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def on_end(self, event):
+        pass
+
+event.register("numba:compile", Interrupt())
+signal.signal(signal.SIGINT, signal.default_int_handler)
+try:
+    twice(5)
+except KeyboardInterrupt:
+    print(twice.signatures)
+"""
+
+
 def run(folder: Path, program: str = MAIN, **environment: str) -> tuple[str, str]:
     done = forks.run(["-c", program], folder, given(folder) | environment)
     assert done.returncode == 0, done.stderr
@@ -239,6 +260,11 @@ def test_a_disk_that_is_full_costs_the_machine_code_and_not_the_run(folder):
     assert done.stdout.strip() == "11"
     assert done.stderr.count("cannot be kept") == 1
     assert not [*folder.rglob("*.nb?")]
+
+
+def test_ctrl_c_waits_until_a_function_is_compiled(folder):
+    assert run(folder, INTERRUPTED)[0] == "[(int64,)]"
+    assert run(folder) == ("11", ""), "its machine code is kept"
 
 
 def test_where_no_folder_can_be_written_every_run_compiles_and_says_why(folder):
