@@ -74,12 +74,14 @@ class Endings(logging.Filter):
 
 
 def sentence_of(error: str) -> str:
-    """What Snakemake says of an exception, without its class, and without the traceback of one
-    before any work: of an option that Snakemake did not understand."""
-    if error.startswith("Traceback") and "in execute_workflow" not in error:
-        last = error.rstrip(" .\n").splitlines()[-1]
+    """What Snakemake says of an exception, without its class. The traceback of one is left out that
+    no code of ours is to blame for: an error of the system, or an option that Snakemake did not
+    understand."""
+    last = error.rstrip(" .\n").rpartition("\n")[2]
+    is_fault = "[Errno " in last or "in execute_workflow" not in error
+    if "Traceback (most recent call last)" in error and is_fault:
         problem = last.partition(": ")[2] or last
-        return f"Snakemake: {problem}; correct its options (--verbose shows where it met this)"
+        return f"Snakemake: {problem}; mend this or its options (--verbose shows where it met this)"
     return re.sub(r"^(\w+:\n|Error: )| \(if you use input functions.*\)", "", error)
 
 
@@ -92,6 +94,7 @@ def where(logs: list[str]) -> str:
 @functools.cache  # once
 def end_in_sentences() -> None:
     """Adapt the messages of this process's Snakemake; a closed terminal ends it as Ctrl-C does."""
+    logging.raiseExceptions = False  # on a full disk, a log file of Snakemake's lacks lines
     filter_messages(Endings(quiet="--quiet all" in " ".join(sys.argv)))
     sys.excepthook = sentence_for_ctrl_c
     if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # ignored under `nohup`

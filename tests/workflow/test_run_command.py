@@ -7,10 +7,10 @@ import subprocess
 import sys
 
 import pytest
-from snakemake.exceptions import LockException
+from snakemake.exceptions import LockException, format_exception_to_string
 
 from nanoeuler.cli import main
-from nanoeuler.workflow.endings import Endings
+from nanoeuler.workflow.endings import Endings, sentence_of
 from tests import forks
 
 RUN = "import sys; from nanoeuler.cli import main; sys.exit(main(['run', *sys.argv[1:]]))"
@@ -104,7 +104,7 @@ def test_errors_of_a_snakemake_that_is_to_be_quiet_are_told_in_a_line(checkout):
     [
         (
             ["--quiet", "all", "--configfile", "nope.yaml"],
-            "Snakemake: [Errno 2] No such file or directory: 'nope.yaml'; correct its options "
+            "Snakemake: [Errno 2] No such file or directory: 'nope.yaml'; mend this or its options "
             "(--verbose shows where it met this)",
         ),
         (
@@ -123,6 +123,24 @@ def test_an_option_that_snakemake_does_not_understand_ends_in_a_sentence(
     assert done.stderr.count(sentence) == 1
     assert "Traceback" not in done.stderr
     assert "usage" not in done.stderr
+
+
+def execute_workflow(error):
+    """A part of Snakemake, by its name in a traceback."""
+    raise error
+
+
+def test_an_error_of_the_system_is_told_in_a_sentence_and_a_fault_of_ours_with_its_traceback():
+    said = []
+    for error in (OSError(28, "No space left on device"), KeyError("model")):
+        with pytest.raises(type(error)) as caught:
+            execute_workflow(error)
+        said.append(sentence_of(format_exception_to_string(caught.value)))
+    assert said[0] == (
+        "Snakemake: [Errno 28] No space left on device; mend this or its options (--verbose shows "
+        "where it met this)"
+    )
+    assert said[1].startswith("Traceback")
 
 
 @pytest.mark.parametrize("quiet", [False, True])
