@@ -134,6 +134,16 @@ def has_file() -> bool:
     return any(isinstance(handler, LogFile) for handler in LOGGER.handlers)
 
 
+def open_closed() -> None:
+    """Let standard streams that were closed (`>&-`) lead nowhere. Otherwise the first file that is
+    opened takes the place of one, and gets what child processes print."""
+    for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
+        if getattr(sys, name) is None:
+            stream = open(os.devnull, mode)  # noqa: SIM115 - open as long as the process
+            os.set_inheritable(stream.fileno(), True)
+            setattr(sys, name, stream)
+
+
 def lenient(stream: TextIO) -> None:
     """Make `stream` replace characters that its encoding lacks, instead of raising."""
     if isinstance(stream, io.TextIOWrapper):

@@ -71,6 +71,26 @@ def test_a_log_on_a_full_disk_leaves_the_story_on_standard_error(tmp_path):
     assert "Traceback" not in done.stderr
 
 
+@FULL
+def test_a_greeting_on_a_full_disk_ends_in_a_sentence(tmp_path):
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "nanoeuler"]
+        done = subprocess.run(command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr.split(";")[0]) == (1, "error  the disk is full")
+
+
+def test_streams_that_were_closed_lead_nowhere_also_for_child_processes():
+    program = """
+import os, subprocess, sys
+from nanoeuler.cli import main
+main(["completion", "bash"])
+places = [stream.fileno() for stream in (sys.stdin, sys.stdout, sys.stderr)]
+os._exit(places != [0, 1, 2] or subprocess.call(["sh", "-c", "echo"]))
+"""
+    command = ["sh", "-c", 'exec "$0" -c "$1" <&- >&- 2>&-', sys.executable, program]
+    assert subprocess.run(command).returncode == 0
+
+
 def test_a_file_that_outgrows_the_disk_gets_one_sentence_in_any_stage(tmp_path):
     code = """
 import resource, sys

@@ -115,6 +115,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     It is 2 when the command line itself cannot be read.
     """
+    log.open_closed()
     log.lenient(sys.stdout)
     atexit.register(spare_last_collection)
     parser = build_parser()
@@ -139,12 +140,12 @@ def run(options: argparse.Namespace) -> int:
         end_with_starter(lambda: os.kill(os.getpid(), LEFT_ALONE))
     try:
         with explain_os_errors():
+            log.start(log_file, WholeRun(log_file).seconds if log_file else None)
             if options.stage is None:
                 from nanoeuler.cli.greeting import greeting
 
                 print(greeting(), flush=True)
                 return 0
-            log.start(log_file, WholeRun(log_file).seconds if log_file else None)
             try:
                 status = options.handler(options) or 0
             except (KeyboardInterrupt, RuntimeError) as error:
