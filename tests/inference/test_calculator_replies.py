@@ -140,6 +140,25 @@ def test_a_reply_goes_on_wherever_it_was_broken_off(writer, speculates):
         assert written(writer, [prompt], WARM, 24 - limit, speculates) == [whole[limit:]]
 
 
+def test_what_is_sampled_is_scored_and_results_are_not(writer):
+    prompts = PROMPTS[:3]
+    positions = 1000 * np.arange(len(prompts))
+    decoding = writer.decoding(prompts, WARM, 20, positions, scored=True)
+    while decoding.step():
+        pass
+    results = 0
+    for prompt, reply in zip(prompts, decoding.continuations, strict=True):
+        logits_NV = writer.logits(np.array([prompt + reply.ids], np.int32))[0].astype(np.float64)
+        logprobs_NV = logits_NV - np.log(np.exp(logits_NV).sum(axis=1, keepdims=True))
+        given = writer.calculator.results(reply.ids)
+        assert len(reply.logprobs) == len(reply.ids) == 20
+        for at, token in enumerate(reply.ids):
+            expected = logprobs_NV[len(prompt) + at - 1, token]
+            assert given[at] or reply.logprobs[at] == pytest.approx(expected, abs=1e-4)
+        results += sum(given)
+    assert results
+
+
 def test_a_reply_may_end_within_a_call():
     writer = writer_on(ReferenceBackend(np.float32), end_share=0.3)
     replies = [
