@@ -11,8 +11,9 @@ from markupsafe import Markup
 
 from nanoeuler import log
 from nanoeuler.browser import packing
+from nanoeuler.config import RESOLVED
 from nanoeuler.config.paths import Paths
-from nanoeuler.config.stages import BY_SECTION, PRETRAIN, RECORD_STAGES, result_of
+from nanoeuler.config.stages import BY_NAME, BY_SECTION, PRETRAIN, RECORD_STAGES, result_of
 from nanoeuler.corpus.sources.own_text import warning_for
 from nanoeuler.errors import UserError
 from nanoeuler.evaluation.formats import (
@@ -29,7 +30,6 @@ from nanoeuler.evaluation.report.gather import Run, entitled, gather, is_run, ke
 from nanoeuler.evaluation.report.playable import Playable, play, playable
 from nanoeuler.evaluation.report.rendering import own_script, render, render_page
 from nanoeuler.log import counted
-from nanoeuler.model.files import CONFIG
 from nanoeuler.storage.files import atomic_write
 
 
@@ -141,8 +141,7 @@ def watch(folder: Path, output: Path, seconds: int) -> None:
     while True:
         if not folder.is_dir():
             raise UserError(f"{folder}: no such folder; give that of a run, such as results/demo")
-        holds_runs = any(folder.glob("*/*/metrics.jsonl"))
-        if holds_runs or (folder / CONFIG).is_file() or not any(folder.iterdir()):
+        if not (is_run(folder) or any((folder / name).exists() for name in (RESOLVED, *BY_NAME))):
             raise UserError(f"{folder}: not the folder of a run; give one, such as results/demo")
         try:
             run = gather(kept_configuration(folder), folder) if is_run(folder) else None
