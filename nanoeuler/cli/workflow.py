@@ -80,6 +80,8 @@ def check(files: Iterable[str], stages: Iterable[str]) -> None:
         | {*map(str, [*runs, *Path().glob("results/*/*.yaml")])}
     )
     for file in files:
+        if Path(file).is_dir():
+            raise UserError(f"{file}: a folder; give the path of a configuration")
         if not Path(file).is_file():
             near = nearest(file, there)
             meant = f"did you mean {near}?" if near else "give a configuration's path"

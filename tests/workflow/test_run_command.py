@@ -57,6 +57,7 @@ def test_a_slip_is_met_by_what_was_meant(command, checkout, monkeypatch):
         "error  run: there is no stage 'pretran'; did you mean pretrain?\n"
     )
     assert "did you mean config/small.yaml?" in command("run", "small")[2]
+    assert "config: a folder; give the path of a configuration" in command("run", "config/")[2]
     assert main(["run", "-n"]) == 2  # an option of Snakemake, which goes behind --
 
 
