@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 from nanoeuler import log
 from nanoeuler.backend import DEVICES
 from nanoeuler.cli.parser import Subparsers, config_model
-from nanoeuler.errors import UserError
+from nanoeuler.errors import UserError, brief
 from nanoeuler.shipped import find
 
 if TYPE_CHECKING:
     from nanoeuler.backend.ops import Backend
     from nanoeuler.model.config import ModelConfig
 
+MOST = 1_000_000
+"""Largest number of rows, and of tokens of a row: products of them stay sizes of arrays."""
 Line = tuple[str, str, str]
 """Name, value and note."""
 
@@ -49,8 +51,10 @@ def run_info(options: argparse.Namespace) -> None:
     from nanoeuler.inference.finding import find_model
     from nanoeuler.model.files import previous, scheme_in
 
-    if options.rows < 1 or (options.length is not None and options.length < 1):
-        raise UserError("--rows and --length must be at least 1")
+    for name in ("rows", "length"):
+        given = getattr(options, name)
+        if given is not None and not 1 <= given <= MOST:
+            raise UserError(f"--{name} {brief(given)}: it must be from 1 to {MOST:,}")
     if options.what is not None:
         given = find(options.what)
         is_model = given.is_dir() or previous(given).is_dir()

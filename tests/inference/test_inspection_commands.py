@@ -239,7 +239,8 @@ def test_info_alone_lists_the_presets_and_the_machine(command):
         (("--config", "{}"), "there is no model section"),
         (("--config", '{"model": {"preset": "tiny"}}'), "model.preset is 'tiny'"),
         (("--model", "/nowhere"), "/nowhere: no such folder"),
-        (("--rows", "0"), "--rows and --length must be at least 1"),
+        (("--rows", "0"), "--rows 0: it must be from 1 to 1,000,000"),
+        (("--length", "9" * 20), f"--length {'9' * 20}: it must be from 1 to 1,000,000"),
     ],
 )
 def test_info_of_what_is_not_there_gets_one_sentence(command, options, words):
