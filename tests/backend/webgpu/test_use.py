@@ -78,5 +78,5 @@ def test_the_scores_of_sampled_tokens_are_found_from_logits_on_the_host(engine):
     decoder.model = model
     logits = np.random.default_rng(2).standard_normal((2, 300)).astype(np.float32)
     expected = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
-    found = decoder.logprobs(logits, [7, 250])
+    found = decoder.scores(logits, [[7], [250]])
     np.testing.assert_allclose(found, [expected[0, 7], expected[1, 250]], rtol=1e-5)
