@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Literal, get_args
 
-from nanoeuler.errors import UserError
+from nanoeuler.errors import UserError, brief
 from nanoeuler.log import counted
 from nanoeuler.system.machine import threads_allowed
 
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 DeviceName = Literal["auto", "cpu", "cuda", "webgpu", "reference"]
 DEVICES: tuple[str, ...] = get_args(DeviceName)
+PRECISIONS = ("auto", "fp32", "tf32", "bf16", "fp8", "fp16")
 
 
 def make_backend(
@@ -22,10 +23,12 @@ def make_backend(
     (fp32, tf32, bf16, fp8; auto: bf16) and `residual`, the type of the residual stream (fp32, bf16;
     auto: bf16), are for CUDA; others compute in float32. WebGPU keeps the matrices of a model that
     is not trained in float16 where `precision` is fp16, or auto and the adapter a GPU that reads
-    it. Raises `UserError` for a device that is not there.
+    it. Raises `UserError` for a device that is not there, and a precision that it lacks.
     """
     if device not in DEVICES:
         raise UserError(f"--device {device}: there are {', '.join(DEVICES)}")
+    if precision not in PRECISIONS:
+        raise UserError(f"precision {brief(precision)}: there are {', '.join(PRECISIONS)}")
     if gpus is not None and gpus < 0:
         raise UserError(
             f"--gpus {gpus}: give the number of GPUs that may be used, or 0 to force the CPU"
@@ -51,6 +54,8 @@ def make_backend(
     if problem is None:
         from nanoeuler.backend.cuda.engine import CudaBackend
 
+        if precision == "fp16":
+            raise UserError("precision fp16: by CUDA there is bf16 instead")
         if precision == "auto":
             precision = "bf16"
         if residual == "auto":

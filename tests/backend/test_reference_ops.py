@@ -50,6 +50,14 @@ def test_devices_that_are_not_there_are_refused():
     assert "cuda" in DEVICES
 
 
+@pytest.mark.parametrize("precision", ["fp99", "", None, 16])
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+def test_a_precision_that_is_none_is_refused_where_it_means_nothing_too(device, precision):
+    with pytest.raises(UserError, match=r"precision .*: there are auto, fp32, tf32, bf16, fp8"):
+        make_backend(device, precision=precision)
+    make_backend(device, precision="bf16")
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_more_gpus_than_one_are_refused_and_not_left_out(device):
     with pytest.raises(UserError, match="--gpus 4: only training and evaluate are shared by GPUs"):
