@@ -30,7 +30,8 @@ from peers import spread
 from shapes import SHAPES, model_of
 
 from nanoeuler.backend.cuda.engine import CudaBackend
-from nanoeuler.inference.decoder import Decoder, Row, decoder_kind
+from nanoeuler.inference.decoder import Decoder, Row
+from nanoeuler.inference.device_decoder import decoder_kind
 from nanoeuler.inference.sampling import GREEDY, Sampling
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import initial_parameters

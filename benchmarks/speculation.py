@@ -21,7 +21,8 @@ from peers import spread
 import nanoeuler
 from nanoeuler.backend import make_backend
 from nanoeuler.backend.capabilities import ChoosingBackend
-from nanoeuler.inference.decoder import Row, decoder_kind
+from nanoeuler.inference.decoder import Row
+from nanoeuler.inference.device_decoder import decoder_kind
 from nanoeuler.inference.generate import Decoding
 from nanoeuler.inference.sampling import GREEDY, Sampling
 from nanoeuler.inference.speculation import DeviceSpeculation, Drafts, Speculation

@@ -96,8 +96,8 @@ class ChoosingBackend(Backend):
 
     @abstractmethod
     def score(self, logits_BV: Array, tokens_B: Array, logprobs_B: Array) -> None:
-        """logprobs ← the log-probability of each row's token, which is known to be finite, as
-        float32; of −1 it means nothing."""
+        """logprobs ← the log-probability of each row's token by its logits, float32; of −1 it
+        means nothing."""
 
     @abstractmethod
     def lay_out_drafts(

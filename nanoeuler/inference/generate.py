@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from nanoeuler.errors import UserError
-from nanoeuler.inference.decoder import Row, decoder_kind
+from nanoeuler.inference.decoder import Row
+from nanoeuler.inference.device_decoder import decoder_kind
 from nanoeuler.inference.forms import Form
 from nanoeuler.inference.sampling import Sampling
 from nanoeuler.inference.speculation import Speculation

@@ -17,7 +17,8 @@ import numpy as np
 
 from nanoeuler.backend.capabilities import ChoosingBackend
 from nanoeuler.inference.api import LanguageModel
-from nanoeuler.inference.decoder import PROMPT_MULTIPLE, Decoder, Row, decoder_kind
+from nanoeuler.inference.decoder import Decoder, Row
+from nanoeuler.inference.device_decoder import PROMPT_MULTIPLE, decoder_kind
 from nanoeuler.inference.forms import Form
 from nanoeuler.inference.sampling import Sampling
 from nanoeuler.inference.speculation import DeviceSpeculation, Speculation
@@ -292,7 +293,7 @@ class Batch:
         text = StreamDecoder(self.tokenizer, job.stops) if job.stops else None
         scored, form = job.likeliest is not None, job.form and job.form.begin()
         known = job.prompt, job.samplings[choice]
-        row = ReplyRow(*known, scored=scored, form=form, job=job, choice=choice, text=text)
+        row = ReplyRow(*known, wants_logits=scored, form=form, job=job, choice=choice, text=text)
         self.decoder.heed_calls(row)
         if scored and row.calls:
             row.scored_calls = Calls(row.calls.calculator, job.prompt)
@@ -326,7 +327,7 @@ class Batch:
         ended, end_id = [], self.tokenizer.end_id
         for index, row in enumerate(rows):
             ids = row.ids
-            is_plain = not row.scored and row.text is None and end_id not in ids[row.seen :]
+            is_plain = not row.wants_logits and row.text is None and end_id not in ids[row.seen :]
             if is_plain and len(ids) < row.job.max_tokens:  # the usual case, in the least time
                 row.seen = len(ids)
             elif not row.left and self.has_ended(

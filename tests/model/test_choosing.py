@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from nanoeuler.backend.reference import ReferenceBackend
-from nanoeuler.inference.decoder import Row, decoder_kind
+from nanoeuler.inference.decoder import Row
+from nanoeuler.inference.device_decoder import decoder_kind
 from nanoeuler.inference.generate import Decoding
 from nanoeuler.inference.sampling import GREEDY, Sampling, packed
 from nanoeuler.inference.speculation import DeviceSpeculation

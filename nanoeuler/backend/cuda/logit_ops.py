@@ -25,7 +25,8 @@ from nanoeuler.backend.runtime import HostRing
 
 
 class LogitOps(CudaParts, ChoosingBackend):
-    """Kernels of six files, from cross_entropy.cu to drafts.cu."""
+    """Kernels of cross_entropy.cu, losses.cu and preference.cu, and of sampling.cu, score.cu and
+    drafts.cu."""
 
     drafted_tokens = FEW_ROWS
 
