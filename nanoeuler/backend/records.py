@@ -314,7 +314,7 @@ class GeluWeights:
     down_bias: Array  # (D,)
 
 
-@dataclass
+@dataclass(eq=False)
 class ModelWeights:
     """All weights of a model, or their gradients, as views of a flat buffer."""
 

@@ -11,11 +11,11 @@ that copies of a kind share a buffer, and all wide ones do.
 
 from __future__ import annotations
 
-import weakref
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import fields
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -61,8 +61,19 @@ class Weight(NamedTuple):
     across: Quantized
 
 
+class Weights(NamedTuple):
+    """The matrices of a model in e4m3, for as long as it lives: recorded work holds their
+    addresses."""
+
+    copies: dict[int, Weight]  # by the address of the original
+    described: Array  # for the kernels
+    slots: Array
+    all_but: int | None
+    """The address of the last norm's weight, if all matrices are in e4m3."""
+
+
 class Fp8:
-    """The slots of one model in training, and the copies of the pass at hand."""
+    """The slots of the model in training, and the copies of the pass at hand."""
 
     def __init__(
         self,
@@ -88,12 +99,9 @@ class Fp8:
         self.transposed: dict[int, Quantized] = {}  # copies with the tokens last, likewise
         self.awaits_input = False
         """Has the gradient of a product come as such a copy, and will its input be asked for?"""
-        self.weights: dict[int, Weight] = {}
+        self.by_model: WeakKeyDictionary[ModelWeights, Weights] = WeakKeyDictionary()
+        self.weights: dict[int, Weight] = {}  # of the model in training
         self.all_but: int | None = None
-        """The address of the last norm's weight, if all matrices are in e4m3."""
-        self.matrices: tuple[Array, Array] | None = None  # descriptions, slots
-        self.described: weakref.ref[ModelWeights] | None = None
-        """The weights in `matrices`."""
 
     # ---- a step
 
@@ -101,9 +109,9 @@ class Fp8:
         """Make scales from what was noted so far, and quantize the weights."""
         self.begin_pass()  # copies hold memory that the step may want
         self.advance()
-        if self.matrices is None or self.described is None or self.described() is not weights:
-            self.matrices, self.described = self.describe(weights), weakref.ref(weights)
-        matrices, slots = self.matrices
+        if weights not in self.by_model:
+            self.by_model[weights] = self.describe(weights)
+        self.weights, matrices, slots, self.all_but = self.by_model[weights]
         slots[...] = 0
         grid = MATRIX_BLOCKS, len(slots)
         for kernel in ("magnitudes", "quantize"):
@@ -121,17 +129,17 @@ class Fp8:
         self.transposed.clear()
         self.awaits_input = False
 
-    def describe(self, weights: ModelWeights) -> tuple[Array, Array]:
+    def describe(self, weights: ModelWeights) -> Weights:
         """Memory for the weights in e4m3, and how kernels find it."""
         found = [weights.heads]
         for block in weights.blocks:
             found += [getattr(block, field.name) for field in fields(block)]
         found = [array for array in found if array is not None and array.ndim == 2]
         matrices = [matrix for matrix in found if fits(matrix)]
-        self.all_but = weights.final_norm.data.ptr if len(matrices) == len(found) else None
+        all_but = weights.final_norm.data.ptr if len(matrices) == len(found) else None
         slots = self.zeros((len(matrices), SLOT_WORDS), np.float32)
         description = np.zeros(len(matrices), [("pointers", np.uint64, 3), ("shape", np.int32, 2)])
-        self.weights.clear()
+        copies = {}
         for index, matrix in enumerate(matrices):
             along, across = (
                 self.zeros(shape, np.uint8) for shape in (matrix.shape, matrix.shape[::-1])
@@ -140,8 +148,8 @@ class Fp8:
             description[index] = addresses, matrix.shape
             slot = slots[index]
             weight = Weight(Quantized(along, slot), Quantized(across, slot))
-            self.weights[matrix.data.ptr] = weight
-        return self.from_host(description.view(np.uint8)), slots
+            copies[matrix.data.ptr] = weight
+        return Weights(copies, self.from_host(description.view(np.uint8)), slots, all_but)
 
     # ---- copies
 

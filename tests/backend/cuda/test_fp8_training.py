@@ -83,6 +83,29 @@ def test_training_again_on_the_same_engine_begins_anew():
     assert digest(trained(backend, 4)) == digest(trained(backend, 4))
 
 
+def test_a_recorded_step_keeps_its_weights_when_another_model_is_trained():
+    """Its graph holds the addresses of their copies in e4m3."""
+    backend, config = engine(), ModelConfig.from_dict(SMALL)
+    stream = source_rows(config, 32, 128, seed=5)
+
+    def stepped(seed, steps):
+        start = spread_parameters(config, np.random.default_rng(seed))
+        state = TrainingState(config, backend, start, ADAMW)
+        for _ in range(steps):
+            state.train_step(stream.rows(state.step), 32, 1e-3)
+        return state
+
+    expected = stepped(3, 5).tensors()["parameters"]
+    state = stepped(3, 4)
+    assert state.inputs.program.graph is not None
+    scales = backend.runtime.scales
+    other = stepped(4, 4)
+    backend.runtime.scales = scales
+    state.train_step(stream.rows(4), 32, 1e-3)
+    np.testing.assert_array_equal(state.tensors()["parameters"], expected)
+    assert other.train_step(stream.rows(4), 32, 1e-3).finite
+
+
 @pytest.mark.parametrize(
     "fields",
     [
