@@ -124,21 +124,31 @@ def run_experiment(options: argparse.Namespace) -> int:
         experiment = experiment.with_tokens()
         experiment.write()
     failed: set[str] = set()  # names of arms
-    for between in experiment.rounds():  # two looks
-        due = experiment.due(between, failed)
+    trained_seeds, at_once = 0, trials_at_once(experiment)
+    while seeds_now := experiment.next_seeds(trained_seeds, at_once):
+        due = experiment.due(seeds_now, failed)
         folders = [experiment.write_trial(arm, seed) for arm, seed in due]
         trained = [folder / TOKENS for folder in folders]
         status = run(experiment, trained, options.theirs)
         if status == 0 and missing(trained):
             return 0
-        failed |= {arm.name for arm, _ in experiment.due(between, failed)} if status else set()
+        failed |= {arm.name for arm, _ in experiment.due(seeds_now, failed)} if status else set()
         if status and (status > 128 or BASE in failed):
             return status
         experiment.require_same_tokens()
+        trained_seeds += len(seeds_now)
     told = described(experiment, failed)
     write_json(experiment.folder / VERDICTS, seal(told))
     show_verdicts(told, as_json=options.json)
     return 1 if failed else 0
+
+
+def trials_at_once(experiment: "Experiment") -> int:
+    """Trials for which this machine has GPUs."""
+    from nanoeuler.workflow.machine import training_gpus, usable_gpus
+
+    config = experiment.arms[0].config
+    return usable_gpus(config["device"]) // max(1, training_gpus(config))
 
 
 def missing(files: Sequence[Path]) -> bool:

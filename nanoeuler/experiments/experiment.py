@@ -140,9 +140,12 @@ class Experiment:
                 " delete the folder, or give this experiment another name with --name"
             )
 
-    def rounds(self) -> list[tuple[int, ...]]:
-        """The seeds that are trained between two looks, of which the first is after two."""
-        return [self.seeds[:2], *((seed,) for seed in self.seeds[2:])]
+    def next_seeds(self, trained: int, at_once: int) -> tuple[int, ...]:
+        """The seeds after the `trained` first that are trained before the next verdict: one, and
+        two at first, or as many as keep a machine busy that trains `at_once` trials."""
+        going_on = sum(verdict.verdict == "undecided" for _, verdict in self.verdicts())
+        count = max(1 if trained else 2, at_once // (1 + going_on))
+        return self.seeds[trained : trained + count]
 
     def due(self, seeds: Iterable[int], failed: Container[str] = ()) -> list[tuple[Arm, int]]:
         """The trials with `seeds` that are still to be trained: none of an arm that is decided, or

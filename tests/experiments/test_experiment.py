@@ -69,3 +69,16 @@ def test_minutes_too_few_for_what_a_change_begins_are_said_before_any_trial(tmp_
         write_json(speed, {"tokens_per_second": 20 * batch / 6, "stages": {"pretrain": stage}})
     with pytest.raises(UserError, match="short_rows_until is 20, but training has 20 steps"):
         asked.with_tokens()
+
+
+@pytest.mark.parametrize(
+    ("trained", "at_once", "seeds"),
+    [(0, 0, (1, 2)), (0, 7, (1, 2)), (0, 9, (1, 2, 3)), (2, 5, (3,)), (2, 6, (3, 4)), (5, 99, ())],
+)
+def test_seeds_that_gpus_are_left_over_for_are_trained_meanwhile(tmp_path, trained, at_once, seeds):
+    """Three trials are due of each: the base's and those of two changes."""
+    changes = [read_change(text) for text in CHANGES[1::2]]
+    asked = prepare(
+        LESSONS, changes, 5, 0.01, unit="tokens", amount=60_000, name=str(tmp_path / "mine")
+    )
+    assert asked.next_seeds(trained, at_once) == seeds
