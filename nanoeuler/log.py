@@ -85,11 +85,16 @@ class Terminal(logging.StreamHandler):
 class LogFile(logging.FileHandler):
     """A file to which lines are appended.
 
-    On a full disk they are still on standard error, so that no traceback is printed for each.
+    On a full disk they are still on standard error, which says once that the file lacks some.
     """
 
+    lacks_lines = False
+
     def handleError(self, record: logging.LogRecord) -> None:
-        pass
+        if not self.lacks_lines:
+            self.lacks_lines = True
+            problem = sys.exception()
+            line("warning", f"--log {self.baseFilename}: lacks lines from here on ({problem})")
 
 
 def start(path: str | Path | None = None, whole_run: WholeRun | None = None) -> None:

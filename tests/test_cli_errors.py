@@ -63,11 +63,39 @@ def test_a_path_that_cannot_be_a_file_gets_one_sentence_with_its_name(tmp_path, 
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("place", "status", "said"),
+    [
+        ("nanoeuler.cli", -signal.SIGINT, ""),
+        ("nanoeuler.planning.remaining", -signal.SIGINT, ""),
+        ("nanoeuler.inference.finding", 130, "interrupted\n"),
+    ],
+)
+def test_ctrl_c_before_a_command_begins_leaves_no_traceback(tmp_path, place, status, said):
+    """It comes while a module is imported; the last one is imported by the command itself."""
+    program = f"""
+import os, signal, sys
+class Key:
+    def find_spec(self, name, *_):
+        if name == {place!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Key())
+from nanoeuler.__main__ import main
+sys.exit(main())
+"""
+    done = run("-c", program, "info", "nowhere", folder=tmp_path)
+    assert (done.returncode, done.stderr) == (status, said)
+
+
 @FULL
 def test_a_log_on_a_full_disk_leaves_the_story_on_standard_error(tmp_path):
-    (tmp_path / "x.log").symlink_to("/dev/full")
+    for name in ("x.log", "x.times.jsonl"):
+        (tmp_path / name).symlink_to("/dev/full")
     done = run(*CHECK, "--log", "x.log", folder=tmp_path)
+    assert done.returncode == 0  # the work is done
     assert "every gradient agrees" in done.stderr
+    assert done.stderr.count("x.log: lacks lines from here on ([Errno 28] No space left") == 1
+    assert "x.times.jsonl: the time was not recorded (No space left" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -29,9 +29,9 @@ def make_backend(
         raise UserError(f"--device {device}: there are {', '.join(DEVICES)}")
     if precision not in PRECISIONS:
         raise UserError(f"precision {brief(precision)}: there are {', '.join(PRECISIONS)}")
-    if gpus is not None and gpus < 0:
+    if gpus is not None and (not isinstance(gpus, int) or gpus < 0):
         raise UserError(
-            f"--gpus {gpus}: give the number of GPUs that may be used, or 0 to force the CPU"
+            f"--gpus {brief(gpus)}: give the number of GPUs that may be used, or 0 to force the CPU"
         )
     if gpus is not None and gpus > 1:
         raise UserError(

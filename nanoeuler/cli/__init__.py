@@ -8,6 +8,7 @@ import argparse
 import atexit
 import gc
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from itertools import starmap
@@ -147,6 +148,8 @@ def run(options: argparse.Namespace) -> int:
                 print(greeting(), flush=True)
                 return 0
             try:
+                if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # by __main__.py
+                    signal.signal(signal.SIGINT, signal.default_int_handler)
                 status = options.handler(options) or 0
             except (KeyboardInterrupt, RuntimeError) as error:
                 by_key = isinstance(error, KeyboardInterrupt)

@@ -158,7 +158,7 @@ def run_generate(options: argparse.Namespace) -> None:
             tokens_per_pass=brought.tokens_per_pass,
             acceptance_by_head="/".join(f"{share:.0%}" for share in brought.acceptance) or "n/a",
             passes_from_text=f"{brought.repeats / max(brought.passes, 1):.0%}",
-            right_from_text=brought.right_repeats / max(brought.repeats, 1),
+            right_drafts_per_pass_from_text=brought.right_repeats / max(brought.repeats, 1),
         )
     if reply.dropped:
         log.line(

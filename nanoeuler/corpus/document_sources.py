@@ -351,7 +351,7 @@ class OwnText(Reader):
         if not number and self.seen is None:
             if any(kind_of(file) in RECORDS and file.stat().st_size for file in self.files):
                 raise UserError(
-                    f"{self.path}: none of its records has a `text`; name the field with it so"
+                    f"{self.path}: none of its records has a `text`; rename the field that holds it"
                 )
             raise UserError(f"{self.path}: empty; leave it out or put text into it")
         if self.left_out and aloud:

@@ -144,7 +144,7 @@ def read_rows(
             yield from rows
 
     def record(row: Iterable[Any]) -> dict[str, Any]:
-        values = zip(columns, row, strict=True)
+        values = zip(columns or ["null"], row, strict=True)
         found = {column: value for column, value in values if value is not None}
         return as_text(found) if of_bytes else found
 

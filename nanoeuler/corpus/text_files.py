@@ -11,7 +11,6 @@ import codecs
 import contextlib
 import io
 import itertools
-import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from nanoeuler.errors import UserError
 TEXTS = (".txt", ".md", ".markdown", ".rst")
 JSON_LINES, PARQUET = RECORDS = (".jsonl", ".parquet")
 PIECE = 16_000_000  # bytes
+JUDGED = 100  # records
 END_OF_TEXT = "<|endoftext|>"
 NAME_IT = "name its encoding: `train --encoding NAME`, or corpus.sources: {path: …, encoding: …}"
 BLANK = re.compile("[\\s\ufeff\0]*")
@@ -142,17 +142,12 @@ def json_records(opened: io.BufferedReader, file: Path) -> Iterator[Any]:
 
 
 def has_text_records(file: Path) -> bool:
-    """Whether the first record of a file has a `text`."""
-    record: Any = None
+    """Whether one of the first `JUDGED` records of a file has a `text`."""
     try:
-        if kind_of(file) == PARQUET:
-            record = next(records_of(file), None)
-        else:
-            with buffered(file) as opened:
-                record = json.loads(opened.readline(BLOCK * 8))
-    except (UserError, ValueError, RecursionError):
+        records = itertools.islice(records_of(file), JUDGED)
+        return any(isinstance(each, dict) and isinstance(each.get("text"), str) for each in records)
+    except UserError:
         return False
-    return isinstance(record, dict) and isinstance(record.get("text"), str)
 
 
 def read_opening(file: Path, reading: Reading) -> tuple[list[str], float]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from typing_extensions import TypedDict
 
-from nanoeuler.storage.files import explain_os_errors
+from nanoeuler.log import line
 from nanoeuler.storage.shape import Amount, Count, read_lines
 
 SUFFIX = ".times.jsonl"
@@ -40,7 +40,10 @@ class Timing:
         self.first = time.monotonic()
 
     def write(self, log: str | Path | None, status: int) -> None:
-        """Write the line. Without a `log` there is none: then a person ran the stage by hand."""
+        """Write the line. Without a `log` there is none: then a person ran the stage by hand.
+
+        On a full disk the stage, whose work is done, lacks its time.
+        """
         if log is None:
             return
         entry = {
@@ -51,10 +54,12 @@ class Timing:
             "peak_bytes": peak_bytes(),
         }
         path = Path(log).with_suffix(SUFFIX)
-        with explain_os_errors(path):
+        try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with open(path, "a", encoding="utf-8") as file:
                 file.write(json.dumps(entry) + "\n")
+        except OSError as error:  # the work is done
+            line("warning", f"{path}: the time was not recorded ({error.strerror})")
 
 
 def peak_bytes() -> int:

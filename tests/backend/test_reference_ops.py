@@ -65,10 +65,11 @@ def test_more_gpus_than_one_are_refused_and_not_left_out(device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_fewer_gpus_than_none_are_refused(device):
-    expected = "--gpus -1: give the number of GPUs that may be used, or 0 to force the CPU"
+@pytest.mark.parametrize("gpus", [-1, 0.5, "a"])
+def test_fewer_gpus_than_none_are_refused(device, gpus):
+    expected = f"--gpus {gpus!r}: give the number of GPUs that may be used, or 0 to force the CPU"
     with pytest.raises(UserError, match=expected):
-        make_backend(device, gpus=-1)
+        make_backend(device, gpus=gpus)
 
 
 def test_without_a_gpu_that_is_said_first():

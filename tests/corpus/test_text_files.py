@@ -81,20 +81,22 @@ def lines(*records: object) -> bytes:
 
 
 def test_each_record_is_a_document_and_what_has_no_text_is_counted(tmp_path, capsys):
-    records = lines({"text": "One.", "url": "x"}, {"text": "Two é."}, {"prompt": "x"}, [1])
+    records = b"\n" + lines({"text": None}, {"text": "One."}, {"text": "Two é."}, {"id": 1}, [1])
     (tmp_path / "pages.jsonl").write_bytes(records)
     (tmp_path / "more.jsonl.gz").write_bytes(gzip.compress(lines({"text": "Three."})))
     (tmp_path / "chats.jsonl").write_bytes(lines({"messages": []}))
     for name, rows in (
-        ("rows", "(1, 'Four ü.'), (2, null), (3, 'Five.')) t(id, text)"),
+        ("rows", "(1, null), (2, 'Four ü.'), (3, 'Five.')) t(id, text)"),
         ("ids", "(1)) t(id)"),
     ):
         duckdb.execute(f"copy (select * from (values {rows}) to '{tmp_path / name}.parquet'")
     assert texts(tmp_path) == ["Three.", "One.", "Two é.", "Four ü.", "Five."]
     said = capsys.readouterr().err
-    assert "pages.jsonl: 2 records without a `text` left out" in said
+    assert "pages.jsonl: 3 records without a `text` left out" in said
     assert "rows.parquet: 1 record without a `text` left out" in said
     assert "left out 1 .jsonl without `text`, 1 .parquet without `text`" in said
+    with pytest.raises(UserError, match=r"ids\.parquet: none of its records has a `text`"):
+        texts(tmp_path / "ids.parquet")
 
 
 def test_documents_in_a_file_part_at_the_end_of_text_or_at_a_line_of_one_s_own(tmp_path):
@@ -144,7 +146,7 @@ def test_blank_notes_are_skipped_and_counted(tmp_path, capsys):
     [
         ("a.txt", b"", "empty; leave it out or put text into it"),
         ("a.txt", b" \r\n\t \n", "empty; leave it out or put text into it"),
-        ("a.jsonl", b'{"body": "words"}\n', "none of its records has a `text`; name the field"),
+        ("a.jsonl", b'{"body": "words"}\n', "none of its records has a `text`; rename the field"),
     ],
 )
 def test_a_file_without_text_by_itself_is_refused(tmp_path, name, raw, sentence):
