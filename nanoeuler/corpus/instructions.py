@@ -18,7 +18,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from nanoeuler import log
 from nanoeuler.corpus.dialogue import (
@@ -54,86 +54,95 @@ Record = dict[str, Any]
 """instruction, input, output and, for a conversation, `earlier`: the turns before the last."""
 
 
-def prepare(
-    name: str,
-    sources: Mapping[str, Any],
-    validation_share: float,
-    output: Path,
-    patience: Patience | None = None,
-) -> dict[str, Any]:
-    """Write {train,validation}.jsonl and, last, manifest.json to `output`; return the manifest.
+class RecordKind(NamedTuple):
+    """A kind of data set that a stage of tuning learns from."""
 
-    `name` is one of `sources` (the section instructions of the sources file) or the path of a file.
-    Raises `UserError` when that cannot be read, or when more than half of its records are bad.
-    """
-    entry = find_entry(name, sources, "instructions")
-    require_ours(output)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    members = entry.get("mixture") or [entry]
-    if not all("url" in member for member in members):
-        raise UserError(
-            f"instructions.{name} in the sources file has neither a url nor a mixture of files "
-            "with one; give it one of them"
-        )
-    records: dict[str, Record] = {}  # by their content
-    weights: dict[str, float] = {}  # the same keys → how often the record is seen
-    bad: Counter[str] = Counter()
-    not_read: Counter[str] = Counter()
-    mixture: list[dict[str, Any]] = []
-    copies = 0
-    for member in members:
-        source, weight = SourceFile.from_entry(member), member.get("weight", 1)
-        with local_copy(source, output, patience) as copy:
-            found, problems, twice, unread = check_records(
-                copy.path, source.url, check_record, WANTED, READ
+    name: str
+    """Its section of the sources file."""
+    check: Callable[[Any], Record]
+    wanted: str
+    read: set[str]
+    """These three: see `check_records`."""
+    unit: str = "records"
+    """What `write_splits` calls them."""
+    facts: Callable[[Collection[Record]], dict[str, Any]] = lambda records: {}
+    """Further entries of the manifest."""
+
+    def prepare(
+        self,
+        name: str,
+        sources: Mapping[str, Any],
+        validation_share: float,
+        output: Path,
+        patience: Patience | None = None,
+    ) -> dict[str, Any]:
+        """Write {train,validation}.jsonl and, last, manifest.json to `output`; return the manifest.
+
+        `name` is one of `sources`, this kind's section of the sources file, or the path of a file.
+        Raises `UserError` when that cannot be read, or when more than half of its records are bad.
+        """
+        entry = find_entry(name, sources, self.name)
+        require_ours(output)
+        output.parent.mkdir(parents=True, exist_ok=True)
+        members = entry.get("mixture") or [entry]
+        if not all("url" in member for member in members):
+            raise UserError(
+                f"{self.name}.{name} in the sources file has neither a url nor a mixture of files "
+                "with one; give it one of them"
             )
+        records: dict[str, Record] = {}  # by their content
+        weights: dict[str, float] = {}  # the same keys → how often the record is seen
+        bad: Counter[str] = Counter()
+        not_read: Counter[str] = Counter()
+        mixture: list[dict[str, Any]] = []
+        copies = 0
+        for member in members:
+            source, weight = SourceFile.from_entry(member), member.get("weight", 1)
+            with local_copy(source, output, patience) as copy:
+                found, problems, twice, unread = check_records(
+                    copy.path, source.url, self.check, self.wanted, self.read
+                )
+                mixture.append(
+                    {
+                        "url": source.url,
+                        "revision": copy.revision,
+                        "licence": member.get("licence"),
+                        "sha256": copy.sha256,
+                        "weight": weight,
+                        self.unit: len(found),
+                    }
+                )
             not_read += unread
-            mixture.append(
-                {
-                    "url": source.url,
-                    "revision": copy.revision,
-                    "licence": member.get("licence"),
-                    "sha256": copy.sha256,
-                }
-            )
-        mixture[-1] |= {"weight": weight, "records": len(found)}
-        bad += problems
-        before = len(records)
-        for key, record in found.items():
-            records.setdefault(key, record)
-            weights.setdefault(key, weight)
-        copies += twice + before + len(found) - len(records)
-    address = ", ".join(member["url"] for member in mixture)
-    splits = split(records.values(), validation_share, address)
-    weight_of = {id(record): weights[key] for key, record in records.items()}
-    splits["train"] = [
-        record
-        for record in splits["train"]
-        for _ in range(repetitions(record, weight_of[id(record)]))
-    ]
-    manifest: dict[str, Any] = {
-        "version": 1,
-        "name": name,
-        "licence": licences(entry.get("licence"), mixture),
-        **(mixture[0] if len(mixture) == 1 else {"mixture": mixture}),
-        "validation_share": validation_share,
-        "records": len(records),
-        "with_input": sum(bool(record["input"]) for record in records.values()),
-        "conversations": sum("earlier" in record for record in records.values()),
-        "bad": dict(bad),
-        "not_read": dict(not_read),
-        "duplicates": copies,
-    }
-    write_splits(output, splits, manifest, "records")
-    log.line(
-        "instructions",
-        name=name,
-        records=len(records),
-        validation=len(splits["validation"]),
-        bad=bad.total(),
-        duplicates=copies,
-    )
-    return manifest
+            bad += problems
+            before = len(records)
+            for key, record in found.items():
+                records.setdefault(key, record)
+                weights.setdefault(key, weight)
+            copies += twice + before + len(found) - len(records)
+        address = ", ".join(member["url"] for member in mixture)
+        splits = split(records.values(), validation_share, address)
+        weight_of = {id(record): weights[key] for key, record in records.items()}
+        splits["train"] = [
+            record
+            for record in splits["train"]
+            for _ in range(repetitions(record, weight_of[id(record)]))
+        ]
+        manifest: dict[str, Any] = {
+            "version": 1,
+            "name": name,
+            "licence": licences(entry.get("licence"), mixture),
+            **(mixture[0] if len(mixture) == 1 else {"mixture": mixture}),
+            "validation_share": validation_share,
+            self.unit: len(records),
+            **self.facts(records.values()),
+            "bad": dict(bad),
+            "not_read": dict(not_read),
+            "duplicates": copies,
+        }
+        write_splits(output, splits, manifest, self.unit)
+        counts: dict[str, Any] = {self.unit: len(records), "validation": len(splits["validation"])}
+        log.line(self.name, name=name, **counts, bad=bad.total(), duplicates=copies)
+        return manifest
 
 
 def write_splits(
@@ -155,52 +164,6 @@ def write_splits(
                 "sha256": sha256_text(lines),
             }
         write_json(folder / "manifest.json", manifest)
-
-
-def prepare_file(
-    kind: str,
-    given: tuple[str, Mapping[str, Any], float, Path, Patience | None],
-    check: Callable[[Any], Record],
-    wanted: str,
-    read: set[str],
-    unit: str,
-    facts: Callable[[Collection[Record]], dict[str, Any]] = lambda records: {},
-) -> dict[str, Any]:
-    """Convert one file of preferences or problems, as `kind` says; return the manifest.
-
-    `given` has name, sources, validation share, output and patience; see the `prepare` of these.
-    `check`, `wanted` and `read` are those of `check_records`, `unit` that of `write_splits`, and
-    `facts` are more entries of the manifest.
-    """
-    name, sources, validation_share, output, patience = given
-    entry = find_entry(name, sources, kind)
-    source = SourceFile.from_entry(entry)
-    require_ours(output)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with local_copy(source, output, patience) as copy:
-        found, bad, copies, not_read = check_records(copy.path, source.url, check, wanted, read)
-        origin = {"url": source.url, "revision": copy.revision, "sha256": copy.sha256}
-    splits = split(found.values(), validation_share, source.url)
-    manifest: dict[str, Any] = {
-        "version": 1,
-        "name": name,
-        **origin,
-        "licence": entry.get("licence"),
-        "validation_share": validation_share,
-        unit: len(found),
-        **facts(found.values()),
-        "bad": dict(bad),
-        "not_read": dict(not_read),
-        "duplicates": copies,
-    }
-    write_splits(output, splits, manifest, unit)
-    counts: dict[str, Any] = {
-        unit: len(found),
-        "validation": len(splits["validation"]),
-        "bad": bad.total(),
-    }
-    log.line(kind, name=name, **counts, duplicates=copies)
-    return manifest
 
 
 def licences(whole: str | None, mixture: Sequence[Mapping[str, Any]]) -> str:
@@ -322,3 +285,13 @@ def split(
     for key, record in keyed:
         chosen["validation" if key <= last else "train"].append(record)
     return chosen
+
+
+def count_shapes(records: Collection[Record]) -> dict[str, int]:
+    return {
+        "with_input": sum(bool(record["input"]) for record in records),
+        "conversations": sum("earlier" in record for record in records),
+    }
+
+
+prepare = RecordKind("instructions", check_record, WANTED, READ, facts=count_shapes).prepare

@@ -17,7 +17,6 @@ can be learned from are left out and counted. All pairs of one prompt are on one
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from nanoeuler.corpus.dialogue import (
@@ -35,8 +34,7 @@ from nanoeuler.corpus.dialogue import (
     read_message,
     read_prompt,
 )
-from nanoeuler.corpus.instructions import prepare_file
-from nanoeuler.corpus.remote_file import Patience
+from nanoeuler.corpus.instructions import RecordKind
 
 Pair = dict[str, Any]
 """instruction, input, chosen, rejected and, for a conversation, `earlier`: the turns before."""
@@ -45,22 +43,6 @@ READ = {
     *("output_1", "output_2", "preference"),
 }
 WANTED = "prompt, chosen and rejected, or instruction, output_1, output_2 and preference"
-
-
-def prepare(
-    name: str,
-    sources: Mapping[str, Any],
-    validation_share: float,
-    output: Path,
-    patience: Patience | None = None,
-) -> dict[str, Any]:
-    """Write {train,validation}.jsonl and, last, manifest.json to `output`; return the manifest.
-
-    `name` is one of `sources` (the section preferences of the sources file) or the path of a file.
-    Raises `UserError` when that cannot be read, or when more than half of its pairs are bad.
-    """
-    given = name, sources, validation_share, output, patience
-    return prepare_file("preferences", given, read_pair, WANTED, READ, "pairs", count_longer)
 
 
 def count_longer(pairs: Collection[Pair]) -> dict[str, Any]:
@@ -137,3 +119,6 @@ def read_prompt_of(value: Mapping[str, Any], before: list[Any]) -> tuple[list[Tu
         if not any(check_text(prompt, "prompt").strip() in text for text in said):
             raise Unusable("prompt is not in the conversation")
     return read_prompt([*messages_before(value, messages), *messages], "the prompt")
+
+
+prepare = RecordKind("preferences", read_pair, WANTED, READ, "pairs", count_longer).prepare

@@ -9,7 +9,6 @@ cannot be learned from are left out and counted. All records of a prompt are on 
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from nanoeuler.corpus.dialogue import (
@@ -20,8 +19,7 @@ from nanoeuler.corpus.dialogue import (
     first_given,
     read_input,
 )
-from nanoeuler.corpus.instructions import prepare_file
-from nanoeuler.corpus.remote_file import Patience
+from nanoeuler.corpus.instructions import RecordKind
 
 QUESTION = ("instruction", "question", "problem", "prompt")
 ANSWER = ("answer", "output", "response")
@@ -29,22 +27,6 @@ READ = {*READ_OF_ALL, *QUESTION, *ANSWER}
 WANTED = "the texts question and answer"
 FINAL = "####"
 """Stands in front of the answer, behind the way to it."""
-
-
-def prepare(
-    name: str,
-    sources: Mapping[str, Any],
-    validation_share: float,
-    output: Path,
-    patience: Patience | None = None,
-) -> dict[str, Any]:
-    """Write {train,validation}.jsonl and, last, manifest.json to `output`; return the manifest.
-
-    `name` is one of `sources` (the section problems of the sources file) or the path of a file.
-    Raises `UserError` when that cannot be read, or when more than half of its records are bad.
-    """
-    given = name, sources, validation_share, output, patience
-    return prepare_file("problems", given, read_problem, WANTED, READ, "records")
 
 
 def read_problem(value: Any) -> dict[str, str]:
@@ -62,3 +44,6 @@ def read_problem(value: Any) -> dict[str, str]:
         "input": read_input(value),
         "answer": check_text(final, f"answer behind {FINAL}"),
     }
+
+
+prepare = RecordKind("problems", read_problem, WANTED, READ).prepare
