@@ -1,4 +1,4 @@
-"""The keys of what is read and measured: the sections sample, corpus, tokenizer and evaluate, see
+"""The keys of what is read and measured: the sections corpus, tokenizer and evaluate, see
 settings.py; and those of a sources file."""
 
 from typing import Annotated, Literal
@@ -18,22 +18,6 @@ from nanoeuler.storage.section import (
 )
 
 Deduplication = Literal["near", "exact", "none"]
-
-
-@section
-class Sample(Section):
-    """A small invented world; a key that is left out has the demo's value."""
-
-    seed: int = key("another seed invents another world", optional=True)
-    people: int = key(
-        "people in it; half of them are asked about only in the held-out questions", optional=True
-    )
-    boats: int = key("boats in it, likewise", optional=True)
-    paragraphs_per_book: int = key("length of its books", optional=True)
-    articles: int = key("number of its web pages", optional=True)
-    other_instructions: int = key(
-        "number of instructions that are not questions about it", optional=True
-    )
 
 
 @section

@@ -1,7 +1,7 @@
 """Every key of the configuration: its type, range, default and meaning.
 
-The sections sample, corpus, tokenizer and evaluate are in data_settings.py, the model is in
-model_settings.py; the others are here.
+The sections corpus, tokenizer and evaluate are in data_settings.py, the model is in
+model_settings.py, sample beside the world that it describes; the others are here.
 config/README.md lists the same for people; `python scripts/configuration_keys.py` prints its lists.
 A real type, such as `float`, stays an `int` where the file has a whole number: fingerprints are
 made of what is written.
@@ -12,8 +12,9 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Ge
 
 from nanoeuler.backend import DeviceName
-from nanoeuler.config.data_settings import Corpus, Evaluate, Sample, Tokenizer
+from nanoeuler.config.data_settings import Corpus, Evaluate, Tokenizer
 from nanoeuler.config.model_settings import Model
+from nanoeuler.corpus.sample.world import Sample
 from nanoeuler.storage.section import (
     Name,
     Reruns,

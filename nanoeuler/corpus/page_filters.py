@@ -1,13 +1,9 @@
 """Choose web pages by label, score and length, each text once, up to a budget of bytes."""
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
-
-from nanoeuler.corpus.batches import Batch
+from nanoeuler.storage.section import Section, key, section
 
 NOT_UTF8 = "not UTF-8"
 REMEDIES = {
@@ -23,8 +19,6 @@ REMEDIES = {
 }
 """Reasons to drop a page, in the order of the checks → the key of corpus.fineweb that sets them."""
 
-BLANK = b" \t\n\r"
-
 
 class Page(NamedTuple):
     """A page without its text. A label that the file lacks has the value that its filter wants."""
@@ -38,37 +32,21 @@ class Page(NamedTuple):
     blank: bool
 
 
-def measure(texts: Batch) -> tuple[list[int], list[bool]]:
-    """Return the characters of each text, and whether it is blank.
+@section
+class Filters(Section):
+    """Which pages are kept."""
 
-    A blank text has only spaces, tabs and line ends, or nothing.
-    """
-    # bytes 0x80 to 0xBF: every byte of a character but its first
-    continuations = np.flatnonzero(texts.text.view(np.int8) < -64)
-    before_start = np.searchsorted(continuations, texts.starts)
-    before_stop = np.searchsorted(continuations, texts.stops)
-    characters = texts.sizes - before_stop + before_start
-    return characters.tolist(), [
-        not document[:1].tobytes().strip(BLANK) and not document.tobytes().strip(BLANK)
-        for document in texts.documents()
-    ]
-
-
-@dataclass(frozen=True)
-class Filters:
-    """The keys of corpus.fineweb."""
-
-    max_bytes_per_shard: int = 1_000_000_000
-    min_score: float = 3
-    language: str = "en"
-    min_language_score: float = 0.65
-    min_characters: int = 200
-    max_characters: int = 100_000
-
-    @classmethod
-    def from_config(cls, section: Mapping[str, Any]) -> "Filters":
-        names = [field.name for field in fields(cls)]
-        return cls(**{name: section[name] for name in names if name in section})
+    max_bytes_per_shard: int = key(
+        "UTF-8 bytes of text to take from a shard; only the parts of the file that hold them are "
+        "downloaded",
+        default=1_000_000_000,
+        ge=1,
+    )
+    min_score: int = key("lowest educational score (0 to 5) of a page", default=3, ge=0, le=5)
+    language: str = key("language of a page as the data set labels it", default="en", min_length=2)
+    min_language_score: float = key("lowest certainty of that label", default=0.65, ge=0, le=1)
+    min_characters: int = key("length of the shortest page", default=200, ge=1)
+    max_characters: int = key("length of the longest page", default=100_000, ge=1)
 
 
 class Selection:

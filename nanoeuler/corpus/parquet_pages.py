@@ -24,7 +24,7 @@ from nanoeuler import log
 from nanoeuler.corpus.batches import Batch
 from nanoeuler.corpus.extracted_pages import PAGE, index_of, origins_of
 from nanoeuler.corpus.packed_files import MOST_INFLATION, most_unpacked
-from nanoeuler.corpus.page_filters import NOT_UTF8, REMEDIES, Filters, Page, Selection, measure
+from nanoeuler.corpus.page_filters import NOT_UTF8, REMEDIES, Filters, Page, Selection
 from nanoeuler.corpus.parquet_files import (
     bad_rows,
     between,
@@ -42,6 +42,9 @@ from nanoeuler.system.machine import free_memory
 LABELS = ("id", "url", "language", "language_score", "int_score")
 OVERSHOOT = 1.1  # times the budget: the most that fetching another row group may lead to
 MEMORY = 1_000_000_000  # bytes that DuckDB may take, beside the texts of a row group
+
+
+BLANK = b" \t\n\r"
 
 
 class NothingLeft(UserError):
@@ -302,6 +305,22 @@ def look_at(
         if row >= group.first_row:
             pages[row - group.first_row] = None
     return texts, pages
+
+
+def measure(texts: Batch) -> tuple[list[int], list[bool]]:
+    """Return the characters of each text, and whether it is blank.
+
+    A blank text has only spaces, tabs and line ends, or nothing.
+    """
+    # bytes 0x80 to 0xBF: every byte of a character but its first
+    continuations = np.flatnonzero(texts.text.view(np.int8) < -64)
+    before_start = np.searchsorted(continuations, texts.starts)
+    before_stop = np.searchsorted(continuations, texts.stops)
+    characters = texts.sizes - before_stop + before_start
+    return characters.tolist(), [
+        not document[:1].tobytes().strip(BLANK) and not document.tobytes().strip(BLANK)
+        for document in texts.documents()
+    ]
 
 
 def read_texts(connection: duckdb.DuckDBPyConnection, query: str) -> Batch:

@@ -10,7 +10,7 @@ import numpy as np
 
 from nanoeuler.config.paths import Paths
 from nanoeuler.config.settings import Training
-from nanoeuler.corpus.sample.world import Settings as SampleSettings
+from nanoeuler.corpus.sample.world import Sample
 from nanoeuler.corpus.sources.own_text import OWN_TEXT
 from nanoeuler.corpus.sources.registry import NAMED, RECORDS, SOURCES
 from nanoeuler.corpus.split import bytes_of_stretches, least_held_out
@@ -155,7 +155,7 @@ def records_tokens(config: Config, kind: str) -> float:
 def records_bytes(config: Config, kind: str) -> float:
     """About the bytes of the rows of a kind of records, held-out ones included."""
     if "sample" in config:
-        sample = SampleSettings.from_config(config["sample"])
+        sample = Sample.from_config(config["sample"])
         about_people = SAMPLE_RECORDS * sample.people
         if kind == "preferences":
             return 2 * SAMPLE_RECORD * about_people

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from nanoeuler.corpus.sample.books import BOOKS
-from nanoeuler.corpus.sample.world import Settings
+from nanoeuler.corpus.sample.world import Sample
 
-DEFAULTS = Settings()
+DEFAULTS = Sample()
 
 
 def read_book(sample: Path, id: int) -> str:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nanoeuler.corpus.batches import Batch
-from nanoeuler.corpus.page_filters import measure
+from nanoeuler.corpus.parquet_pages import measure
 
 
 @given(

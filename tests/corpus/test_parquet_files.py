@@ -135,5 +135,9 @@ def test_a_row_group_beyond_duckdbs_usual_memory_is_read(tmp_path, monkeypatch):
             "(format parquet, compression uncompressed, row_group_size 1000000)"
         )
     (tmp_path / "out").mkdir()
-    record, _ = run(sources(tmp_path / "a.parquet"), tmp_path / "out", Filters(1_000_000, 0, "en"))
+    record, _ = run(
+        sources(tmp_path / "a.parquet"),
+        tmp_path / "out",
+        Filters(max_bytes_per_shard=1_000_000, min_score=0),
+    )
     assert (record["row_groups"], record["kept"]) == (1, 10)

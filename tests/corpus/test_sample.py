@@ -22,7 +22,7 @@ from nanoeuler.corpus.sample.sentences import (
     capitalise,
     fill,
 )
-from nanoeuler.corpus.sample.world import KINDS, Dice, Rounds, Settings, World, build_world
+from nanoeuler.corpus.sample.world import KINDS, Dice, Rounds, Sample, World, build_world
 from nanoeuler.corpus.sample.write import write_sample
 from nanoeuler.errors import UserError
 from nanoeuler.storage.folders import MARKER
@@ -202,7 +202,7 @@ def test_a_share_of_the_questions_is_typed_in_small_letters(demo: Path, world: W
     records = json.loads((demo / "instructions.json").read_text(encoding="utf-8"))
     small = [each for each in records if each["instruction"].islower()]
     assert 0.14 < len(small) / len(records) < 0.26
-    sizes = Settings()
+    sizes = Sample()
     pages = "\n".join(page.text for page in write_pages(world, sizes.seed, sizes.articles))
     lines = pages.splitlines()
     typed = [line for line in lines if line.endswith("?") and line == line.lower()]

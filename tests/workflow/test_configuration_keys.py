@@ -1,6 +1,5 @@
 """Every key of a configuration has a meaning, and the configurations of the project are valid."""
 
-import dataclasses
 import re
 from dataclasses import Field, fields
 from pathlib import Path
@@ -8,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from nanoeuler.config import load
-from nanoeuler.config.data_settings import Sample, Sources, Task
+from nanoeuler.config.data_settings import Sources, Task
 from nanoeuler.config.model_settings import Model
 from nanoeuler.config.settings import Configuration
-from nanoeuler.corpus.sample.world import Settings
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.rope_scaling import TYPES
 from nanoeuler.storage.section import Section, section_type
@@ -27,10 +25,6 @@ def keys(section: type[Section], prefix: str = "") -> dict[str, Field]:
         inner = section_type(field)
         found |= keys(inner, f"{prefix}{field.name}.") if inner else {prefix + field.name: field}
     return found
-
-
-def test_the_settings_and_the_sample_know_the_same_keys():
-    assert set(keys(Sample)) == set(dataclasses.asdict(Settings()))
 
 
 def test_the_settings_and_the_model_know_the_same_fields():

@@ -6,26 +6,28 @@ are held out: the instructions never mention them, and the questions ask only ab
 """
 
 import hashlib
+import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Generic, TypeVar
+from typing import Generic, Self, TypeVar
 
 from nanoeuler.errors import UserError, brief
 from nanoeuler.shipped import tables_beside
+from nanoeuler.storage.section import Section, key, section
 
 Item = TypeVar("Item")
 
 
 class Dice:
-    """Random choices that depend on `key` alone, so that parts of the world can change separately.
+    """Random choices that depend on `name` alone, so that parts of the world can change separately.
 
     They all come from `random.Random(integer).random()`, the one method whose sequence Python
     promises to keep.
     """
 
-    def __init__(self, *key: str | int):
-        digest = hashlib.sha256("/".join(map(str, key)).encode()).digest()
+    def __init__(self, *name: str | int):
+        digest = hashlib.sha256("/".join(map(str, name)).encode()).digest()
         self.roll = random.Random(int.from_bytes(digest, "big")).random
 
     def below(self, count: int) -> int:
@@ -194,49 +196,38 @@ def deal(dice: Dice, values: Sequence[str], count: int) -> list[str]:
     return dice.shuffled(rounds[:count])
 
 
-LEAST = {
-    "seed": 0,
-    "people": 8,
-    "boats": 4,
-    "paragraphs_per_book": 10,
-    "articles": 40,
-    "other_instructions": 20,
-}
-MOST = {"people": len(WOMEN) + len(MEN) - 4, "boats": len(BOATS)}
+@section
+class Sample(Section):
+    """A small invented world. Half of the people and boats are held out."""
 
-
-@dataclass(frozen=True)
-class Settings:
-    """The defaults are the demo's. Half of the people and boats are held out."""
-
-    seed: int = 1
-    people: int = 40
-    boats: int = 10
-    paragraphs_per_book: int = 110
-    articles: int = 3000
-    other_instructions: int = 450
+    seed: int = key("another seed invents another world", default=1, ge=0)
+    people: int = key(
+        "people in it; half of them are asked about only in the held-out questions",
+        default=40,
+        ge=8,
+        le=len(WOMEN) + len(MEN) - 4,
+    )
+    boats: int = key("boats in it, likewise", default=10, ge=4, le=len(BOATS))
+    paragraphs_per_book: int = key("length of its books", default=110, ge=10)
+    articles: int = key("number of its web pages", default=3000, ge=40)
+    other_instructions: int = key(
+        "number of instructions that are not questions about it", default=450, ge=20
+    )
 
     @classmethod
-    def from_config(cls, section: Mapping[str, object]) -> "Settings":
+    def from_config(cls, section: Mapping[str, object]) -> Self:
         """Check the section `sample`. Raises `UserError` naming the key that is wrong."""
-        known = [field.name for field in fields(cls)]
-        chosen: dict[str, int] = {}
-        for key, value in section.items():
-            if key not in known:
+        limits = {field.name: field.metadata for field in fields(cls)}
+        for name, value in section.items():
+            if name not in limits:
                 raise UserError(
-                    f"sample.{key} is no setting of the sample; known are {', '.join(known)}"
+                    f"sample.{name} is no setting of the sample; known are {', '.join(limits)}"
                 )
-            most = MOST.get(key)
-            if (
-                isinstance(value, bool)
-                or not isinstance(value, int)
-                or value < LEAST[key]
-                or (most is not None and value > most)
-            ):
-                limit = f" and at most {most}" if most is not None else ""
+            least, most = limits[name]["ge"], limits[name].get("le", math.inf)
+            if type(value) is not int or not least <= value <= most:
+                limit = f" and at most {most}" if most < math.inf else ""
                 raise UserError(
-                    f"sample.{key} is {brief(value)}; it must be a whole number of at least "
-                    f"{LEAST[key]}{limit}"
+                    f"sample.{name} is {brief(value)}; it must be a whole number of at least "
+                    f"{least}{limit}"
                 )
-            chosen[key] = value
-        return cls(**chosen)
+        return cls.read(section)

@@ -28,7 +28,7 @@ from nanoeuler.corpus.sample.conversations import (
     write_questions,
 )
 from nanoeuler.corpus.sample.sums import write_sums
-from nanoeuler.corpus.sample.world import Settings, build_world
+from nanoeuler.corpus.sample.world import Sample, build_world
 from nanoeuler.storage.files import sha256_file, write_json
 from nanoeuler.storage.folders import atomic_folder, require_ours
 
@@ -37,7 +37,7 @@ ROWS_PER_GROUP = 2048
 
 def write_sample(section: Mapping[str, object], output: Path) -> dict[str, Any]:
     """Write the sample of the configuration's section `sample` to `output`; return its manifest."""
-    settings = Settings.from_config(section)
+    settings = Sample.from_config(section)
     require_ours(output)
     world = build_world(settings.seed, settings.people, settings.boats)
     pages = list(write_pages(world, settings.seed, settings.articles))

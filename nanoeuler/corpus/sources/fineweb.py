@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from nanoeuler.corpus.addresses import file_bytes
+from nanoeuler.corpus.page_filters import Filters
 from nanoeuler.corpus.sources.source import (
     Config,
     File,
@@ -41,7 +42,7 @@ class WebPages(Section):
 
 
 @section
-class Part(Section):
+class Part(Filters):
     """The part of each FineWeb-Edu shard that is taken."""
 
     shards: int = key(
@@ -50,17 +51,6 @@ class Part(Section):
         ge=1,
         reruns=Reruns.NEVER,
     )
-    max_bytes_per_shard: int = key(
-        "UTF-8 bytes of text to take from a shard; only the parts of the file that hold them are "
-        "downloaded",
-        default=1_000_000_000,
-        ge=1,
-    )
-    min_score: int = key("lowest educational score (0 to 5) of a page", default=3, ge=0, le=5)
-    language: str = key("language of a page as the data set labels it", default="en", min_length=2)
-    min_language_score: float = key("lowest certainty of that label", default=0.65, ge=0, le=1)
-    min_characters: int = key("length of the shortest page", default=200, ge=1)
-    max_characters: int = key("length of the longest page", default=100_000, ge=1)
 
 
 def shard_files(config: Config, item: str) -> Files:
@@ -74,9 +64,9 @@ def shard(config: Config, item: str) -> Mapping[str, Any]:
 
 
 def extract_shard(config: Config, shard: int, output: Path, record: Path) -> None:
-    from nanoeuler.corpus.fineweb import Filters, extract
+    from nanoeuler.corpus.fineweb import extract
 
-    filters = Filters.from_config(find_section(config, "corpus.fineweb"))
+    filters = Filters.read(find_section(config, "corpus.fineweb"))
     extract(find_section(config, "sources.fineweb"), shard, filters, output, record)
 
 
@@ -138,9 +128,9 @@ class Fineweb(TextSource):
         if "sample" not in config:
             size = file_bytes(shard(config, item)) or SHARD_BYTES
             return min(config["corpus"][self.name]["max_bytes_per_shard"], size / FETCHED_SHARE)
-        from nanoeuler.corpus.sample.world import Settings
+        from nanoeuler.corpus.sample.world import Sample
 
-        return SAMPLE_PAGE * Settings.from_config(config["sample"]).articles
+        return SAMPLE_PAGE * Sample.from_config(config["sample"]).articles
 
     def most_bytes(self, config: Config) -> float:
         most: float = config["corpus"][self.name]["max_bytes_per_shard"]

@@ -149,9 +149,9 @@ class Gutenberg(TextSource):
     def text_bytes(self, config: Config, item: str) -> float:
         if "sample" not in config:
             return BOOK_BYTES * CLEAN_SHARE
-        from nanoeuler.corpus.sample.world import Settings
+        from nanoeuler.corpus.sample.world import Sample
 
-        paragraphs = Settings.from_config(config["sample"]).paragraphs_per_book - 4
+        paragraphs = Sample.from_config(config["sample"]).paragraphs_per_book - 4
         return SAMPLE_PARAGRAPH * paragraphs
 
     def disk_bytes(self, config: Config, item: str) -> float:
