@@ -24,8 +24,8 @@ import numpy as np
 from nanoeuler.errors import UserError
 from nanoeuler.lessons.candidate import Candidate, guarded
 from nanoeuler.lessons.trials import TRIALS, Call, Trial
-from nanoeuler.model.checks import op_gradients
-from nanoeuler.model.checks.comparison import ELEMENTWISE, Comparison
+from nanoeuler.model.checks.comparison import Comparison
+from nanoeuler.model.checks.op_gradients import CHECKS
 
 LIMIT = 1e-6
 """Largest difference allowed, relative to the array's largest number: rounding in float64, or of a
@@ -256,10 +256,7 @@ def ratio(found: np.ndarray, expected: np.ndarray) -> float | None:
 
 def check_gradient(op: str, ops: Any) -> list[Comparison]:
     """The gradient of an op beside finite differences of its own forward pass."""
-    case = {"rms_norm": "add_rms_norm", "layer_norm": "add_layer_norm"}.get(op, op)
-    check = getattr(op_gradients, f"check_{case}", None)
-    if op in ELEMENTWISE:
-        check = functools.partial(op_gradients.check_elementwise, op)
+    check = CHECKS.get(op)
     with np.errstate(all="ignore"):
         return list(check(ops, np.random.default_rng(1))) if check else []
 

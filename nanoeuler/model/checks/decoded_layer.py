@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
+from itertools import cycle, product
 
 import numpy as np
 
@@ -65,7 +65,7 @@ CACHES = [(1, 1), (1, 512), (2, 300), (3, 70), (4, 33), (5, 129), (8, 512), (9, 
 """Rows and slots, for the op that the engine takes by itself."""
 
 SEVERAL = [(1, 40, 2), (1, 512, 4), (2, 300, 3), (2, 70, 4), (5, 33, 4), (17, 64, 4)]
-"""Rows, slots and new tokens of each row, for the same op."""
+"""Rows, slots and new tokens of each row, for the same op; the composed one has one new token."""
 
 MANY_ROWS = [
     *[(7, 300, 1), (16, 130, 1), (33, 200, 1), (64, 512, 1)],
@@ -82,38 +82,20 @@ PROMPT_SHAPES = [
 PROMPTS = [(1, 40, 9), (1, 512, 512), (3, 150, 70), (2, 700, 300)]
 """Rows, slots and new tokens of prompts, with more tokens of a row than other kernels take."""
 
-COMPOSED_CACHES = [(1, 33), (3, 70), (9, 40)]
-"""Rows and slots, for the composed op."""
-
 
 def check_decoded_layers(engine: Backend, random: Random) -> Iterator[Comparison]:
     """Layers of several shapes: by the fused op where the engine has one, and composed."""
-    for (B, S), shape in zip(CACHES, 2 * SHAPES, strict=False):
-        yield from check_decode(engine, random, B, S, shape)
-    for (B, S, T), shape in zip(SEVERAL, 2 * SHAPES, strict=False):
-        yield from check_decode(engine, random, B, S, shape, tokens=T)
-    for (B, S, T), shape in product(MANY_ROWS if engine.device else (), SHAPES):
-        yield from check_decode(engine, random, B, S, shape, tokens=T)
-    for (B, S), shape in zip(CACHES, 3 * GPT2_SHAPES, strict=True):
-        yield from check_decode(engine, random, B, S, shape)
-    for (B, S, T), shape in zip(SEVERAL, 2 * GPT2_SHAPES, strict=True):
-        yield from check_decode(engine, random, B, S, shape, tokens=T)
-        yield from check_decode(engine, random, B, S, shape, composed=True)
-    for (B, S, T), shape in product(MANY_ROWS if engine.device else (), GPT2_SHAPES):
-        yield from check_decode(engine, random, B, S, shape, tokens=T)
+    for shapes in (SHAPES, GPT2_SHAPES, QK_NORM_SHAPES):
+        for (B, S), shape in zip(CACHES, cycle(shapes), strict=False):
+            yield from check_decode(engine, random, B, S, shape)
+        for (B, S, T), shape in zip(SEVERAL, cycle(shapes), strict=False):
+            yield from check_decode(engine, random, B, S, shape, tokens=T)
+            yield from check_decode(engine, random, B, S, shape, composed=True)
+        for (B, S, T), shape in product(MANY_ROWS if engine.device else (), shapes):
+            yield from check_decode(engine, random, B, S, shape, tokens=T)
     for (B, S, T), shape in product(PROMPTS if engine.device else (), PROMPT_SHAPES):
         yield from check_decode(engine, random, B, S, shape, tokens=T)
         yield from check_decode(engine, random, B, S, shape, tokens=T, last=True)
-    for (B, S), shape in zip(COMPOSED_CACHES, SHAPES, strict=False):
-        yield from check_decode(engine, random, B, S, shape, composed=True)
-    for (B, S), shape in zip(CACHES, 3 * QK_NORM_SHAPES, strict=False):
-        yield from check_decode(engine, random, B, S, shape)
-    for (B, S, T), shape in zip(SEVERAL, 2 * QK_NORM_SHAPES, strict=False):
-        yield from check_decode(engine, random, B, S, shape, tokens=T)
-    for (B, S, T), shape in product(MANY_ROWS if engine.device else (), QK_NORM_SHAPES):
-        yield from check_decode(engine, random, B, S, shape, tokens=T)
-    for (B, S), shape in zip(COMPOSED_CACHES, QK_NORM_SHAPES, strict=False):
-        yield from check_decode(engine, random, B, S, shape, composed=True)
 
 
 def check_decode(

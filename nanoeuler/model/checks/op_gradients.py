@@ -5,6 +5,7 @@ outputs, each multiplied by a fixed random number.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from operator import methodcaller
 
 import numpy as np
@@ -30,22 +31,8 @@ def check_ops(backend: Backend | None = None) -> Iterator[Comparison]:
     """The gradients of every op of `backend` (default: the reference in float64)."""
     ops = backend or ReferenceBackend(np.float64)
     random = np.random.default_rng(1)
-    yield from check_linear(ops, random)
-    yield from check_embedding(ops, random)
-    yield from check_add_norm("add_rms_norm", ops, random)
-    yield from check_rope(ops, random)
-    yield from check_attention(ops, random)
-    yield from check_attention(ops, random, cap=2.0)
-    yield from check_swiglu(ops, random)
-    yield from check_cross_entropy(ops, random)
-    yield from check_preference(ops, random)
-    yield from check_bias(ops, random)
-    yield from check_embedding_at(ops, random)
-    yield from check_add_norm("add_layer_norm", ops, random)
-    for op in ELEMENTWISE:
-        yield from check_elementwise(op, ops, random)
-    yield from check_geglu(ops, random)
-    yield from check_soft_cap(ops, random)
+    for check in CHECKS.values():
+        yield from check(ops, random)
 
 
 def check_derivatives(
@@ -159,32 +146,19 @@ def check_attention(ops: Backend, random: Generator, cap: float = 0.0) -> Iterat
     yield from check_derivatives(case, loss, tensors)
 
 
-def check_swiglu(ops: Backend, random: Generator) -> Iterator[Comparison]:
+def check_gated(op: str, ops: Backend, random: Generator) -> Iterator[Comparison]:
+    """SwiGLU or GEGLU."""
     gate, up = random.standard_normal((N, F)), random.standard_normal((N, F))
     out = np.empty((N, F))
     dout = random.standard_normal((N, F))
     dgate, dup = np.empty_like(gate), np.empty_like(up)
-    ops.swiglu_backward(dout, gate, up, dgate, dup)
+    methodcaller(f"{op}_backward", dout.copy(), gate, up, dgate, dup)(ops)
 
     def loss() -> float:
-        ops.swiglu(gate, up, out)
+        methodcaller(op, gate, up, out)(ops)
         return float((out * dout).sum())
 
-    yield from check_derivatives("swiglu", loss, {"gate": (gate, dgate), "up": (up, dup)})
-
-
-def check_geglu(ops: Backend, random: Generator) -> Iterator[Comparison]:
-    gate, up = random.standard_normal((N, F)), random.standard_normal((N, F))
-    out = np.empty((N, F))
-    dout = random.standard_normal((N, F))
-    dgate, dup = np.empty_like(gate), np.empty_like(up)
-    ops.geglu_backward(dout.copy(), gate, up, dgate, dup)
-
-    def loss() -> float:
-        ops.geglu(gate, up, out)
-        return float((out * dout).sum())
-
-    yield from check_derivatives("geglu", loss, {"gate": (gate, dgate), "up": (up, dup)})
+    yield from check_derivatives(op, loss, {"gate": (gate, dgate), "up": (up, dup)})
 
 
 def check_soft_cap(ops: Backend, random: Generator) -> Iterator[Comparison]:
@@ -282,3 +256,23 @@ def check_elementwise(op: str, ops: Backend, random: Generator) -> Iterator[Comp
         return float((out * dout).sum())
 
     yield from check_derivatives(op, loss, {"x": (x, dx)})
+
+
+CHECKS: dict[str, Callable[[Backend, Generator], Iterator[Comparison]]] = {
+    "linear": check_linear,
+    "embedding": check_embedding,
+    "rms_norm": partial(check_add_norm, "add_rms_norm"),
+    "rope": check_rope,
+    "attention": check_attention,
+    "attention with a cap": partial(check_attention, cap=2.0),
+    "swiglu": partial(check_gated, "swiglu"),
+    "cross_entropy": check_cross_entropy,
+    "preference": check_preference,
+    "bias": check_bias,
+    "embedding_at": check_embedding_at,
+    "layer_norm": partial(check_add_norm, "add_layer_norm"),
+    **{op: partial(check_elementwise, op) for op in ELEMENTWISE},
+    "geglu": partial(check_gated, "geglu"),
+    "soft_cap": check_soft_cap,
+}
+"""The ops, and what checks the gradients of each."""
