@@ -76,6 +76,20 @@ class Batch:
         return Batch(self.text, self.starts + firsts, self.starts + lasts)
 
 
+def gathered(items: Iterable[Given], size_of: Callable[[Given], int]) -> Iterator[list[Given]]:
+    """Yield the items in lists of which each has `SIZE` bytes, or what is left."""
+    some: list[Given] = []
+    size = 0
+    for item in items:
+        some.append(item)
+        size += size_of(item)
+        if size >= SIZE:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
+
+
 def ordered_map(
     function: Callable[[Given], Made], items: Iterable[Given], threads: int
 ) -> Iterator[Made]:

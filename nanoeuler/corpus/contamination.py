@@ -28,8 +28,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nanoeuler.corpus import batches
-from nanoeuler.corpus.batches import Batch
+from nanoeuler.corpus.batches import Batch, gathered
 from nanoeuler.corpus.word_hashes import finalise, hash_words
 from nanoeuler.errors import UserError
 from nanoeuler.storage.spilled import (
@@ -197,16 +196,11 @@ def read_evaluation_set(path: Path) -> Iterator[Batch]:
 
     The texts of an item (a question, its input, its answer) are joined in their order.
     """
-    documents: list[bytes] = []
-    size = 0
     try:
         with open(path, encoding="utf-8") as file:
-            for line in file:
-                documents.append("\n".join(texts_in(json.loads(line))).encode("utf-8", "replace"))
-                size += len(documents[-1])
-                if size >= batches.SIZE:
-                    yield Batch.of(documents)
-                    documents, size = [], 0
+            items = ("\n".join(texts_in(json.loads(line))) for line in file)
+            documents = (item.encode("utf-8", "replace") for item in items)
+            yield from map(Batch.of, gathered(documents, len))
     except OSError as error:
         raise UserError(
             f"{path}: cannot be read ({error.strerror}); fetch it first: "
@@ -216,7 +210,6 @@ def read_evaluation_set(path: Path) -> Iterator[Batch]:
         raise UserError(
             f"{path}: not JSON lines ({error}); delete it and fetch it again"
         ) from error
-    yield Batch.of(documents)
 
 
 def texts_in(value: object) -> list[str]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from nanoeuler import log
 from nanoeuler.corpus import batches
-from nanoeuler.corpus.batches import Batch
+from nanoeuler.corpus.batches import Batch, gathered
 from nanoeuler.corpus.characters import comparable
 from nanoeuler.corpus.extracted_pages import count_pages, read_index, read_pages
 from nanoeuler.corpus.gutenberg import join_lines
@@ -167,17 +167,10 @@ class Books(Reader):
         ]
 
     def batches(self) -> Iterator[Callable[[], Batch]]:
-        paths: list[Path] = []
-        first = size = 0
-        for path in self.keys:
-            paths.append(path)
-            size += self.sizes[path]
-            if size >= batches.SIZE:
-                yield partial(self.read, first, tuple(paths))
-                first += len(paths)
-                paths, size = [], 0
-        if paths:
-            yield partial(self.read, first, tuple(paths))
+        first = 0
+        for paths in gathered(self.keys, self.sizes.__getitem__):
+            yield partial(self.read, first, paths)
+            first += len(paths)
 
     def read(self, first: int, paths: Sequence[Path]) -> Batch:
         texts = []
@@ -305,18 +298,8 @@ class OwnText(Reader):
         ]
 
     def batches(self) -> Iterator[Callable[[], Batch]]:
-        documents: list[bytes] = []
-        keys: list[str] = []
-        size = 0
-        for key, text in self.read():
-            documents.append(text)
-            keys.append(key)
-            size += len(text)
-            if size >= batches.SIZE:
-                yield partial(Batch.of, documents, keys)
-                documents, keys = [], []
-                size = 0
-        if documents:
+        for some in gathered(self.read(), lambda each: len(each[1])):
+            keys, documents = zip(*some, strict=True)
             yield partial(Batch.of, documents, keys)
 
     def read(self) -> Iterator[tuple[str, bytes]]:
