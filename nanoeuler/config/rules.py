@@ -2,7 +2,7 @@
 
 import functools
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -134,6 +134,15 @@ def lasting(values: Mapping[str, Any], section: type[Section]) -> dict[str, Any]
             case _:
                 kept[key] = lasting(value, inner) if inner and isinstance(value, Mapping) else value
     return kept
+
+
+def leaves(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """("sft.learning_rate", 0.0003), … of a configuration or a part of it."""
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
 
 
 @functools.cache

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from nanoeuler.config.loading import keys_in, parse_overrides
+from nanoeuler.config.rules import leaves
 from nanoeuler.config.validation import check, dotted
-from nanoeuler.config.yaml_file import Key, read_yaml
+from nanoeuler.config.yaml_file import read_yaml
 from nanoeuler.errors import UserError
 from nanoeuler.storage.section import Section, key, section
 
@@ -128,12 +129,4 @@ def checked(change: Change, where: str) -> Change:
 
 def title(change: Change) -> str:
     """A change as it would be typed."""
-    return ",".join(f"{dotted(path)}={value}" for path, value in leaves_of(change))
-
-
-def leaves_of(change: Change, prefix: tuple[str, ...] = ()) -> Iterator[tuple[Key, Any]]:
-    for name, value in change.items():
-        if isinstance(value, Mapping) and value:
-            yield from leaves_of(value, (*prefix, name))
-        else:
-            yield (*prefix, name), value
+    return ",".join(f"{name}={value}" for name, value in leaves(change))

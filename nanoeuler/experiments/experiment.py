@@ -17,12 +17,11 @@ from typing import Any
 
 from nanoeuler.config import RESOLVED, write_resolved
 from nanoeuler.config.loading import Config, load_files, merge
-from nanoeuler.config.rules import rule_identity
-from nanoeuler.config.validation import dotted
+from nanoeuler.config.rules import leaves, rule_identity
 from nanoeuler.config.yaml_file import write_yaml
 from nanoeuler.errors import UserError
 from nanoeuler.evaluation.report.gather import read_metrics
-from nanoeuler.experiments.changes import Change, leaves_of, title
+from nanoeuler.experiments.changes import Change, title
 from nanoeuler.experiments.verdicts import Verdict, judge
 from nanoeuler.storage.files import (
     atomic_write,
@@ -68,8 +67,8 @@ class Arm:
     @property
     def values(self) -> dict[str, Any]:
         """The changed keys by their dotted names, with the values that the configuration has."""
-        now = dict(leaves_of(self.config))
-        return {dotted(path): now.get(path) for path, _ in leaves_of(self.change)}
+        now = dict(leaves(self.config))
+        return {name: now.get(name) for name, _ in leaves(self.change)}
 
     @property
     def identity(self) -> str:
@@ -302,7 +301,8 @@ def resumed(asked: Experiment) -> Experiment:
 
 def arm_name(change: Change, taken: Container[str]) -> str:
     """A name for folders: the change without its sections, and a number where that is taken."""
-    name = plain_name(",".join(f"{path[-1]}={value}" for path, value in leaves_of(change)))
+    told = [f"{key.rpartition('.')[2]}={value}" for key, value in leaves(change)]
+    name = plain_name(",".join(told))
     numbered = (f"{name}-{number}" for number in itertools.count(2))
     return next(each for each in itertools.chain([name], numbered) if each not in taken)
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from nanoeuler.config import RESOLVED, write_resolved
 from nanoeuler.config.paths import Paths
+from nanoeuler.config.rules import leaves
 from nanoeuler.config.stages import BY_NAME
 from nanoeuler.config.validation import show
 from nanoeuler.corpus.addresses import without_secrets
@@ -64,14 +65,6 @@ def settings_in(param: str) -> Iterator[tuple[str, Any]]:
         yield from leaves(json.loads(value))
     else:
         yield "code", value[:12]
-
-
-def leaves(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, item in value.items():
-        if isinstance(item, Mapping) and item:
-            yield from leaves(item, f"{prefix}{key}.")
-        else:
-            yield prefix + key, item
 
 
 @end_with_mistakes()

@@ -8,9 +8,9 @@ from test_charts import numbers
 from test_report import Outline
 
 from nanoeuler.cli import main
+from nanoeuler.config.rules import leaves
 from nanoeuler.evaluation.report.gather import gather, kept_configuration
 from nanoeuler.evaluation.report.side_by_side import (
-    leaves,
     name_runs,
     shown,
     side_by_side,

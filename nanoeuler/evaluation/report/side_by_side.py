@@ -4,13 +4,13 @@ nanoeuler report results/small results/medium --output comparison.html
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
-from nanoeuler.config.rules import lasting
+from nanoeuler.config.rules import lasting, leaves
 from nanoeuler.config.settings import Configuration
 from nanoeuler.config.stages import PRETRAIN, in_order, result_of
 from nanoeuler.evaluation.formats import (
@@ -152,15 +152,6 @@ def what_counts(config: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(stage, Mapping) and "enabled" in stage:
             kept[key] = (kept[key] if stage["enabled"] else {}) | {"enabled": stage["enabled"]}
     return {key: value for key, value in kept.items() if key not in ("run", "sources")}
-
-
-def leaves(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """("sft.learning_rate", 0.0003), …"""
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            yield from leaves(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}", value
 
 
 def shown(value: Any) -> str:
