@@ -4,7 +4,7 @@ among several GPUs, or rates are taken that were measured elsewhere."""
 import statistics
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -112,14 +112,6 @@ def form_of_steps(settings: Training) -> tuple:
     return *formats, settings.batch_tokens, getattr(settings, "dropout", 0.0)
 
 
-class Timed(NamedTuple):
-    """Steps like those of a stage."""
-
-    tokens: int  # of each
-    seconds: float  # of the median
-    watts: dict[str, float]  # while they ran, where it is measured
-
-
 def time_steps(
     config: Config,
     backend: "Backend",
@@ -127,8 +119,9 @@ def time_steps(
     optimizer: OptimizerSettings,
     seconds: float,
     gpus: int,
-) -> Timed:
-    """Time steps like those of a stage: see `probe`."""
+) -> tuple[int, float, dict[str, float]]:
+    """Time steps like those of a stage, see `probe`: the tokens of each, the seconds of the median,
+    and the watts while they ran, where these are measured."""
     model = ModelConfig.from_dict(config["model"])
     length, recompute = model.context, settings.recompute
     batch_tokens = settings.batch_tokens // gpus
@@ -170,7 +163,7 @@ def time_steps(
             log.line("plan", f"step {len(durations)} took {log.format_seconds(durations[-1])}")
     taken, counted = meter.joules(), time.monotonic() - counting
     watts = {kind: (taken[kind] - before[kind]) / counted for kind in taken}
-    return Timed(rows * length, statistics.median(durations[first:]), watts)
+    return rows * length, statistics.median(durations[first:]), watts
 
 
 def set_rate(config: Config, plan: Plan, tokens_per_second: float) -> None:

@@ -208,15 +208,6 @@ class Tool(BaseModel):
     function: Function
 
 
-class Named(BaseModel):
-    name: str
-
-
-class NamedTool(BaseModel):
-    type: Literal["function"]
-    function: Named
-
-
 class ChatCompletion(Asked):
     """A request to /v1/chat/completions."""
 
@@ -226,7 +217,7 @@ class ChatCompletion(Asked):
     logprobs: bool | None = None
     top_logprobs: Annotated[Whole, Field(ge=0, le=20)] | None = None
     tools: Annotated[list[Tool], Field(max_length=128, fail_fast=True)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    tool_choice: Literal["none", "auto", "required"] | Tool | None = None
     functions: list[Any] | None = None
     function_call: Any = None
     response_format: ResponseFormat | None = None
@@ -263,7 +254,7 @@ class ChatCompletion(Asked):
             raise wrong("stop", "a reply of a given form ends by itself; leave stop out")
         if schema is not None and functions:
             raise wrong("response_format", "a reply has one form; give this or tools")
-        if isinstance(choice, NamedTool):
+        if isinstance(choice, Tool):
             functions = [each for each in functions if each.name == choice.function.name]
             if not functions:
                 raise wrong("tool_choice", "names no function of tools")

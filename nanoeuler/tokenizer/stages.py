@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,7 @@ def tokenize_corpus(
             f"{tokenizer_path}: it has {tokenizer.vocab_size} ids where tokenizer.vocab_size is "
             f"{vocab_size}; change that or run `nanoeuler bpe` again"
         )
-    encoder = ChunkEncoder(corpus, tokenizer)
+    encode, dtype = partial(encode_chunk, corpus, tokenizer), token_dtype(vocab_size)
     total = sum(len(text.data) for texts in corpus.texts.values() for text in texts)
     with (
         atomic_folder(output) as folder,
@@ -123,8 +124,7 @@ def tokenize_corpus(
     ):
         writers = {
             split: [
-                ShardWriter(folder, f"{split}-{text.name}", encoder.dtype, shard_tokens)
-                for text in texts
+                ShardWriter(folder, f"{split}-{text.name}", dtype, shard_tokens) for text in texts
             ]
             for split, texts in corpus.texts.items()
         }
@@ -132,7 +132,7 @@ def tokenize_corpus(
             split: [HashedReading(text.data.path, text.sha256, corpus.origin) for text in texts]
             for split, texts in corpus.texts.items()
         }
-        for chunk, content, ids in map_in_order(encoder.encode, chunks(corpus), threads):
+        for chunk, content, ids in map_in_order(encode, chunks(corpus), threads):
             hashing = hasher.submit(readings[chunk.split][chunk.source].update, content)
             writers[chunk.split][chunk.source].write(ids)
             hashing.result()
@@ -151,25 +151,21 @@ def tokenize_corpus(
     return opened(output)
 
 
-class ChunkEncoder:
-    """Encodes chunks: `</s>` before each document that starts in the chunk, and the text's ids."""
-
-    def __init__(self, corpus: Corpus, tokenizer: Tokenizer):
-        self.corpus, self.tokenizer = corpus, tokenizer
-        self.dtype = token_dtype(tokenizer.vocab_size)
-
-    def encode(self, chunk: Chunk) -> tuple[Chunk, bytes, np.ndarray]:
-        """Return a chunk with its text and ids: (tokens,) in the dtype of the shards."""
-        text = self.corpus.texts[chunk.split][chunk.source]
-        first, last = np.searchsorted(text.offsets, [chunk.start, chunk.stop])
-        starts = text.offsets[first:last] - chunk.start  # of the documents that start in the chunk
-        unframed = int(len(starts) == 0 or starts[0] != 0)  # 1 if it begins within a document
-        borders = np.concatenate([[0] * unframed, starts, [chunk.stop - chunk.start]])
-        content = text.data[chunk.start : chunk.stop]
-        ids = self.tokenizer.encoder.encode(
-            content, borders.astype(np.int64), frame=self.tokenizer.end_id, framed=unframed
-        )
-        return chunk, content, ids.astype(self.dtype)
+def encode_chunk(
+    corpus: Corpus, tokenizer: Tokenizer, chunk: Chunk
+) -> tuple[Chunk, bytes, np.ndarray]:
+    """Return a chunk with its text and ids, (tokens,): `</s>` before each document that starts in
+    the chunk, and the text's."""
+    text = corpus.texts[chunk.split][chunk.source]
+    first, last = np.searchsorted(text.offsets, [chunk.start, chunk.stop])
+    starts = text.offsets[first:last] - chunk.start  # of the documents that start in the chunk
+    unframed = int(len(starts) == 0 or starts[0] != 0)  # 1 if it begins within a document
+    borders = np.concatenate([[0] * unframed, starts, [chunk.stop - chunk.start]])
+    content = text.data[chunk.start : chunk.stop]
+    ids = tokenizer.encoder.encode(
+        content, borders.astype(np.int64), frame=tokenizer.end_id, framed=unframed
+    )
+    return chunk, content, ids.astype(token_dtype(tokenizer.vocab_size))
 
 
 def join_groups(folders: Sequence[Path], tokenizer_path: Path, output: Path) -> TokenStore:

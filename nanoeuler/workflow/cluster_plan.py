@@ -265,7 +265,9 @@ def describe_cluster(
     lines = []
     for kind, rules in (("models", models), ("text", submitted.keys() - models)):
         if rules:
-            largest = max((submitted[rule] for rule in rules), key=size_of_job)
+            largest = max(
+                (submitted[rule] for rule in rules), key=lambda job: (job["gpu"], job["mem_mb"])
+            )
             lines.append(describe_job(kind, cluster, largest))
     lines += describe(costs)
     told = {"jobs": jobs_of(costs), **totals(costs), "fineweb_edu": None}
@@ -295,10 +297,6 @@ def describe_cluster(
         f"{MEASURED_CORES} cores of use to a job"
     )
     return lines, told, problems
-
-
-def size_of_job(job: Mapping[str, Any]) -> tuple[int, int]:
-    return job["gpu"], job["mem_mb"]
 
 
 def jobs_of(costs: Mapping[str, RuleCost]) -> dict[str, Any]:

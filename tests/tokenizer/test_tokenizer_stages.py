@@ -12,7 +12,7 @@ from nanoeuler.errors import UserError
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.corpus_text import Corpus, chunks
 from nanoeuler.tokenizer.shards import TokenStore
-from nanoeuler.tokenizer.stages import ChunkEncoder, tokenize_corpus
+from nanoeuler.tokenizer.stages import encode_chunk, tokenize_corpus
 
 CONFIG = json.dumps({"tokenizer": {"vocab_size": 400, "sample_bytes": 1_000_000}})
 LONG = (PROSE * 3_000).encode()  # spans several chunks
@@ -123,11 +123,14 @@ def test_chunks_of_any_size_have_the_same_ids(learned: Path, tmp_path: Path, siz
             },
         )
     )
-    encoder = ChunkEncoder(corpus, Tokenizer.load(learned))
-    ids = [index for chunk in chunks(corpus, size) for index in encoder.encode(chunk)[2].tolist()]
-    assert ids == [
-        index for chunk in chunks(corpus, 100) for index in encoder.encode(chunk)[2].tolist()
-    ]
+    tokenizer = Tokenizer.load(learned)
+
+    def ids_in(size: int) -> list[int]:
+        found = (encode_chunk(corpus, tokenizer, chunk)[2] for chunk in chunks(corpus, size))
+        return np.concatenate([*found]).tolist()
+
+    ids = ids_in(size)
+    assert ids == ids_in(100)
     assert ids.count(0) == 53
 
 
