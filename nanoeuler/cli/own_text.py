@@ -137,8 +137,14 @@ def prepare(
     from nanoeuler.storage.files import require_place
 
     first_line = f"# {request}"
-    if config_file.is_file() and asks(config_file, first_line):
-        log.line("config", f"{config_file} is there and is taken as it is")
+
+    def is_there() -> bool:
+        found = config_file.is_file() and asks(config_file, first_line)
+        if found:
+            log.line("config", f"{config_file} is there and is taken as it is")
+        return found
+
+    if is_there():
         if Paths(load(config_file)).own_text_changed():
             log.line("config", "its text has changed; other --minutes choose its settings anew")
         return
@@ -167,6 +173,8 @@ def prepare(
         tokens = continued_run.choose_tokens(text, parent, minutes, speed)
         config = continued_run.make_config(name, entries, text, parent, tokens)
         rate = 1 / speed.of_token
+    if is_there():  # by the same command, in the seconds that the measuring took
+        return
     workflow = [] if snakefile == Path("Snakefile") else ["--snakefile", str(snakefile)]
     rerun = command_line(["snakemake", *workflow, "--configfile", str(config_file)])
     comment = [

@@ -376,6 +376,23 @@ def test_a_configuration_is_kept_when_another_command_makes_one(tmp_path, monkey
     assert "train novel.txt 2" in file.with_name("config.before-2.yaml").read_text()
 
 
+def test_the_same_command_given_twice_at_once_chooses_once(tmp_path, monkeypatch):
+    """The first may be training by its choice when the second has measured what it left over."""
+    monkeypatch.chdir(tmp_path)
+    Path("novel.txt").write_text(PROSE)
+    file = Path("results/novel/config.yaml")
+
+    def while_another_begins(text, minutes):
+        file.parent.mkdir(parents=True)
+        file.write_text("# nanoeuler train novel.txt\nrun: the first\n")
+        return choose(text, minutes, LAPTOP), "cpu"
+
+    monkeypatch.setattr(own_run, "choose_here", while_another_begins)
+    prepare(file, "novel", ["novel.txt"], 1, "nanoeuler train novel.txt")
+    assert file.read_text().endswith("run: the first\n")
+    assert [*file.parent.iterdir()] == [file]
+
+
 def test_names_mean_nothing_in_the_configuration(tmp_path, monkeypatch):
     """Neither a line end, nor braces, quotes, a dash, or what a shell would run."""
     monkeypatch.chdir(tmp_path)
