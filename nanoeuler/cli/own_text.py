@@ -54,7 +54,8 @@ def register(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--encoding",
         metavar="NAME",
-        help="encoding of the text, like cp1251 (default: found out by its language)",
+        help="encoding of the files that are not Unicode, like cp1251 (default: found out by "
+        "their language)",
     )
     parser.add_argument(
         "--separator",

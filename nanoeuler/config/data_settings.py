@@ -74,7 +74,8 @@ class Corpus(Section):
     sources: Annotated[list[Annotated[str, MinLen(1)] | OwnTextSource], EACH_ONCE] = key(
         f"{', '.join(source.name for source in NAMED)}, and any number of text files, folders or "
         "globs of your own; {path: …, encoding: …, separator: …} says how the files are "
-        "read: in the encoding, each parted into documents at lines that are the separator",
+        "read: those that are not Unicode in the encoding, each parted into documents at lines "
+        "that are the separator",
         default=["gutenberg", "fineweb"],
         min_length=1,
     )

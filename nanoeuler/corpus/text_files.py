@@ -172,7 +172,7 @@ def read_opening(file: Path, reading: Reading) -> tuple[list[str], float]:
         with contextlib.suppress(UnfitText):  # the end of a list is not there
             texts.extend(read_records(file, json_records(io.BufferedReader(lines), file), False))
         return (texts, times) if texts else ([*read_documents(file, reading)], 1.0)
-    encoding = reading.encoding or find_encoding(file, block)
+    encoding = find_encoding(file, block, reading.encoding)
     decoder = codecs.getincrementaldecoder(encoding)()
     return [recode(file, block, 0, decoder, encoding, last=False).decode()], times
 
@@ -189,7 +189,7 @@ def read_pieces(file: Path, reading: Reading) -> Iterator[Piece]:
     """
     with Unpacked(file) as opened:
         block = opened.read_fully(PIECE)
-        encoding = reading.encoding or find_encoding(file, block)
+        encoding = find_encoding(file, block, reading.encoding)
         decoder = codecs.getincrementaldecoder(encoding)()
         offset, rest = 0, b""
         while block:
@@ -238,13 +238,20 @@ def binary(file: Path, nul: int) -> UnfitText:
     )
 
 
-def find_encoding(file: Path, block: bytes) -> str:
-    """Return the encoding of the text that begins with `block`. Raises `UnfitText`."""
-    if block.startswith(UTF_16_MARKS):
+def find_encoding(file: Path, block: bytes, named: str | None = None) -> str:
+    """Return the encoding of the text that begins with `block`. Raises `UnfitText`.
+
+    `named` is that of all files of a source that are not Unicode.
+    """
+    if block.startswith(UTF_16_MARKS) and not block.startswith(codecs.BOM_UTF32_LE):
         return "utf-16"
     try:
-        codecs.getincrementaldecoder("utf-8")().decode(block, len(block) < PIECE)
+        text = codecs.getincrementaldecoder("utf-8")().decode(block, len(block) < PIECE)
+        if named and (text.isascii() or "\0" in text):  # perhaps of seven bits, or UTF-16
+            return named
     except UnicodeDecodeError as error:
+        if named:
+            return named
         if b"\0" in block or is_broken_utf_8(block.decode("utf-8", "replace")):
             return "utf-8"  # and the place of the damage will be said
         encoding = recognise(block)

@@ -220,3 +220,16 @@ def test_an_encoding_that_is_named_is_taken(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"ab\x81\x20")
     with pytest.raises(UnfitText, match=r"byte 2 cannot be read as cp932"):
         list(read_documents(tmp_path / "a.txt", Reading("cp932")))
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "koi8-r"])
+def test_an_encoding_is_named_for_the_files_that_are_not_unicode(tmp_path, encoding):
+    """As the advice to name it is followed: for a folder of many files, of which one needs it."""
+    (tmp_path / "a.txt").write_bytes("Туман".encode(encoding))
+    assert list(read_documents(tmp_path / "a.txt", Reading("koi8-r"))) == ["Туман"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-7", "utf-16-le", "utf-32"])
+def test_an_encoding_that_looks_like_another_is_taken_where_it_is_named(tmp_path, encoding):
+    (tmp_path / "a.txt").write_bytes("Nebel, Brücken.".encode(encoding))
+    assert list(read_documents(tmp_path / "a.txt", Reading(encoding))) == ["Nebel, Brücken."]
