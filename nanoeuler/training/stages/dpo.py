@@ -38,9 +38,9 @@ from nanoeuler.training.job import Job
 from nanoeuler.training.lanes import engine_beside_steps
 from nanoeuler.training.objectives import PreferenceLoss
 from nanoeuler.training.pairs import PairFit, PairStream, TokenPair, encode_pairs, reply_sums
-from nanoeuler.training.schedule import Amount, Schedule
+from nanoeuler.training.schedule import Amount
 from nanoeuler.training.scoring import all_logprobs
-from nanoeuler.training.stages.inputs import Inputs
+from nanoeuler.training.stages.inputs import Inputs, Start
 from nanoeuler.training.streams import steps_in
 
 if TYPE_CHECKING:
@@ -51,23 +51,20 @@ REFERENCE, NOTE = "logprobs.safetensors", "reference.json"
 
 def job(inputs: Inputs[Dpo], backend: "Backend", group: Group = ALONE) -> Job:
     """Aligning a parent with preference pairs. Raises `UserError` for input that does not fit."""
-    settings, seed = inputs.settings, inputs.config["seed"]
-    model, tokenizer, parent = inputs.start()
+    settings, start = inputs.settings, Start(DPO, inputs, backend, group)
+    model, tokenizer, parent, seed = start.model, start.tokenizer, start.parent, start.seed
     assert parent is not None  # see `Stage.needs_parent`
-    base = parent.base(model, backend)
-    folder = RecordFolder(inputs.data, "preferences")
-    files = [folder.file(part) for part in ("train", "validation")]
+    files, template = start.files, parent.template
     by_length = settings.loss == "simpo"
-    apart, others = inputs.apart()
 
     def encode(
         path: Path, name: str, apart: frozenset[str] = frozenset()
     ) -> tuple[list[TokenPair], PairFit]:
-        pairs, fit = encode_pairs(path, tokenizer, parent.template, model.context, apart)
+        pairs, fit = encode_pairs(path, tokenizer, template, model.context, apart)
         describe_fit(fit, name, settings, model.context)
         return pairs, fit
 
-    pairs, fit = encode(files[0], "dpo", apart)
+    pairs, fit = encode(files[0], "dpo", start.apart)
     calculator = parent.calculator or any(side.calls > 0 for pair in pairs for side in pair.sides)
     training, amount = training_stream(settings, model, pairs, tokenizer.end_id, seed)
     settings = amount.put_into(settings)
@@ -77,25 +74,17 @@ def job(inputs: Inputs[Dpo], backend: "Backend", group: Group = ALONE) -> Job:
         settings, model, held_out_pairs, batch, tokenizer.end_id, seed, "dpo-validation"
     )
     steps = steps_in(amount.epochs, training)
-    origin = {
-        "model": model.to_dict(),
-        "parent": parent.fingerprint,
-        "preferences": [folder.check(part) for part in ("train", "validation")],
-        **others,
-        "tokenizer": tokenizer.fingerprint,
-        "template": parent.template,
-        **({"calculator": True} if calculator else {}),
-    }
+    origin = start.hashes(calculator=calculator, template=template)
     reference: dict[str, np.ndarray] = {}
 
     def prepare() -> None:
-        start = parent.at_start(model, seed)
+        first = parent.at_start(model, seed)
         engine = engine_beside_steps(settings.reproducible, model, backend)
         reference.update(
             reference_logprobs(
                 inputs.output / "reference",
                 origin | computed_by(backend, settings.reproducible),
-                lambda: Transformer(model, engine.from_host(start), engine, base=base),
+                lambda: Transformer(model, engine.from_host(first), engine, base=start.base),
                 training,
                 held_out,
                 group,
@@ -112,39 +101,23 @@ def job(inputs: Inputs[Dpo], backend: "Backend", group: Group = ALONE) -> Job:
         f"of up to {training.width} tokens, {log.counted(amount.epochs, 'epoch')}, "
         f"{log.counted(steps, 'step')} of {log.counted(training.rows_per_step, 'row')}",
     )
-    return Job(
-        stage="dpo",
-        output=inputs.output,
-        config=model,
-        settings=settings,
-        inputs={"seed": seed, **origin},
+    return start.job(
+        settings,
+        origin,
+        steps,
         stream=training,
-        schedule=Schedule.of(settings, steps),
-        backend=backend,
-        group=group,
         prepare=prepare,
-        initial=lambda: parent.start(model, seed),
         validate=lambda transformer: measure(
             transformer, held_out, objective, reference["tokens"], group.share
         ),
         score=lambda values: values["loss"],
-        tokenizer_path=inputs.tokenizer,
-        template=parent.template,
-        parent=inputs.parent,
-        base=base,
+        template=template,
         calculator=calculator,
         objective=objective,
-        tuned=True,
-        patience=settings.patience,
         facts={
             "pairs": fit.pairs,
             "whole_share": fit.whole_share,
             "held_out_pairs": len(held_out.pairs),
-        },
-        info={
-            **parent.inherited,
-            "preferences": {key: folder.manifest.get(key) for key in ("name", "licence")},
-            "parent": parent.fingerprint,
         },
     )
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from nanoeuler import log
 from nanoeuler.config.settings import Rl
+from nanoeuler.config.stages import RL
 from nanoeuler.errors import UserError
 from nanoeuler.model.transformer import Transformer
 from nanoeuler.storage.files import sha256_file
@@ -25,8 +26,8 @@ from nanoeuler.training.job import Job
 from nanoeuler.training.lanes import engine_beside_steps
 from nanoeuler.training.rewards import Rewards
 from nanoeuler.training.rollouts import Fit, PolicyGradient, RolloutStream, Sampler, read_problems
-from nanoeuler.training.schedule import Amount, Schedule
-from nanoeuler.training.stages.inputs import Inputs
+from nanoeuler.training.schedule import Amount
+from nanoeuler.training.stages.inputs import Inputs, Start
 from nanoeuler.training.streams import steps_in
 
 if TYPE_CHECKING:
@@ -38,18 +39,15 @@ MOST_NEW_TOKENS = 256
 
 def job(inputs: Inputs[Rl], backend: "Backend", group: Group = ALONE) -> Job:
     """Rewarding a parent. Raises `UserError` for input that does not fit."""
-    settings, seed = inputs.settings, inputs.config["seed"]
-    model, tokenizer, parent = inputs.start()
+    settings, start = inputs.settings, Start(RL, inputs, backend, group)
+    model, tokenizer, parent, seed = start.model, start.tokenizer, start.parent, start.seed
     assert parent is not None  # see `Stage.needs_parent`
-    base = parent.base(model, backend)
-    folder = RecordFolder(inputs.data, "problems")
-    files = [folder.file(part) for part in ("train", "validation")]
-    apart, others = inputs.apart()
+    files, template = start.files, parent.template
     most = max_new_tokens(settings, model.context)
     longest = model.context - most + 1  # the last token of a reply is never read
-    problems, fit = read_problems(files[0], tokenizer, parent.template, longest, apart)
+    problems, fit = read_problems(files[0], tokenizer, template, longest, start.apart)
     describe_fit(fit, settings, model.context, most)
-    held_out, _ = read_problems(files[1], tokenizer, parent.template, longest)
+    held_out, _ = read_problems(files[1], tokenizer, template, longest)
     if not held_out:
         raise UserError(
             f"{files[1]}: none of the held-out problems leaves room for a reply of {most} tokens "
@@ -72,9 +70,9 @@ def job(inputs: Inputs[Rl], backend: "Backend", group: Group = ALONE) -> Job:
 
     def prepare() -> None:
         if settings.kl > 0:
-            start = parent.at_start(model, seed).copy()  # training moves the others
+            first = parent.at_start(model, seed).copy()  # training moves the others
             engine = engine_beside_steps(settings.reproducible, model, backend)
-            stream.reference = Transformer(model, engine.from_host(start), engine, base=base)
+            stream.reference = Transformer(model, engine.from_host(first), engine, base=start.base)
 
     log.line(
         "problems",
@@ -82,48 +80,23 @@ def job(inputs: Inputs[Rl], backend: "Backend", group: Group = ALONE) -> Job:
         f"{most} tokens, {log.counted(amount.epochs, 'epoch')}, {log.counted(steps, 'step')} of "
         f"{log.counted(stream.problems_per_step, 'problem')}",
     )
-    return Job(
-        stage="rl",
-        output=inputs.output,
-        config=model,
-        settings=settings,
-        inputs={
-            "seed": seed,
-            "model": model.to_dict(),
-            "parent": parent.fingerprint,
-            "problems": [folder.check(part) for part in ("train", "validation")],
-            "reward": [sha256_file(path) for path in rewards.files],
-            **others,
-            "tokenizer": tokenizer.fingerprint,
-            "template": parent.template,
-            **({"calculator": True} if parent.calculator else {}),
-        },
+    reward = [sha256_file(path) for path in rewards.files]
+    return start.job(
+        settings,
+        start.hashes(calculator=parent.calculator, template=template, reward=reward),
+        steps,
         stream=stream,
-        schedule=Schedule.of(settings, steps),
-        backend=backend,
-        group=group,
         prepare=prepare,
-        initial=lambda: parent.start(model, seed),
         validate=lambda transformer: sampler.measure(transformer, held_out),
         score=lambda values: 0.0 - values["reward"],
-        tokenizer_path=inputs.tokenizer,
-        template=parent.template,
-        parent=inputs.parent,
-        base=base,
+        template=template,
         calculator=parent.calculator,
         objective=PolicyGradient(),
         memory=stream,
-        tuned=True,
-        patience=settings.patience,
         facts={
             "records": fit.records,
             "whole_share": fit.whole_share,
             "held_out_problems": len(held_out),
-        },
-        info={
-            **parent.inherited,
-            "problems": {key: folder.manifest.get(key) for key in ("name", "licence")},
-            "parent": parent.fingerprint,
         },
     )
 

@@ -7,28 +7,25 @@
 """
 
 import math
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nanoeuler import log
 from nanoeuler.config.settings import Sft
+from nanoeuler.config.stages import SFT
 from nanoeuler.errors import UserError
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.flat import initial_parameters
-from nanoeuler.model.frozen import Frozen
 from nanoeuler.model.likelihood import Share, in_order
-from nanoeuler.model.spec import trained_part
 from nanoeuler.model.transformer import Transformer
 from nanoeuler.storage.record_folder import RecordFolder
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.training.distributed.group import ALONE, Group
 from nanoeuler.training.job import Job
 from nanoeuler.training.records import Fit, RecordStream, TokenRecord, encode_records
-from nanoeuler.training.schedule import Amount, Schedule
+from nanoeuler.training.schedule import Amount
 from nanoeuler.training.scoring import all_logprobs
-from nanoeuler.training.stages.inputs import Inputs
+from nanoeuler.training.stages.inputs import Inputs, Start
 from nanoeuler.training.streams import steps_in
 
 if TYPE_CHECKING:
@@ -40,18 +37,13 @@ def job(inputs: Inputs[Sft], backend: "Backend", group: Group = ALONE) -> Job:
 
     Raises `UserError` for input that does not fit.
     """
-    settings, seed = inputs.settings, inputs.config["seed"]
-    model, tokenizer, parent = inputs.start()
-    base = parent.base(model, backend) if parent else None
-    if model.lora is not None and parent is None:
-        base = Frozen(model, initial_parameters(replace(model, lora=None), seed), backend)
-    folder = RecordFolder(inputs.data, "instructions")
-    files = [folder.file(part) for part in ("train", "validation")]
-    apart, others = inputs.apart()
-    records, fit = encode_records(files[0], tokenizer, settings.template, model.context, apart)
+    settings, start = inputs.settings, Start(SFT, inputs, backend, group)
+    model, tokenizer, parent, seed = start.model, start.tokenizer, start.parent, start.seed
+    files, template = start.files, settings.template
+    records, fit = encode_records(files[0], tokenizer, template, model.context, start.apart)
     describe_fit(fit, settings, model.context)
     calculator = fit.calls > 0 or (parent is not None and parent.calculator)
-    held_out, _ = encode_records(files[1], tokenizer, settings.template, model.context)
+    held_out, _ = encode_records(files[1], tokenizer, template, model.context)
     stream, amount = training_stream(settings, model, records, tokenizer.end_id, seed)
     validation = RecordStream(
         held_out, model.context, model.context * 8, (1.0,), tokenizer.end_id, seed, "sft-validation"
@@ -64,48 +56,20 @@ def job(inputs: Inputs[Sft], backend: "Backend", group: Group = ALONE) -> Job:
         f"{stream.width} tokens, {log.counted(amount.epochs, 'epoch')}, "
         f"{log.counted(steps, 'step')} of {log.counted(stream.rows_per_step, 'row')}",
     )
-    return Job(
-        stage="sft",
-        output=inputs.output,
-        config=model,
-        settings=settings,
-        inputs={
-            "model": model.to_dict(),
-            "seed": seed,
-            "instructions": [folder.check(part) for part in ("train", "validation")],
-            **others,
-            "tokenizer": tokenizer.fingerprint,
-            "parent": parent.fingerprint if parent else None,
-            **({"calculator": True} if calculator else {}),
-        },
+    return start.job(
+        settings,
+        start.hashes(calculator=calculator),
+        steps,
         stream=stream,
-        schedule=Schedule.of(settings, steps),
-        backend=backend,
-        group=group,
-        initial=lambda: (
-            parent.start(model, seed)
-            if parent
-            else initial_parameters(model, seed)[trained_part(model)]
-        ),
         validate=lambda transformer: {"loss": response_loss(transformer, validation, group.share)},
         score=lambda values: values["loss"],
-        tokenizer_path=inputs.tokenizer,
-        template=settings.template,
-        parent=inputs.parent,
-        base=base,
+        template=template,
         calculator=calculator,
-        tuned=parent is not None,
-        patience=settings.patience,
         facts={
             "records": fit.records,
             "whole_share": fit.whole_share,
             "kept_response_share": fit.kept_share,
             "from_scratch": parent is None,
-        },
-        info={
-            **(parent.inherited if parent else {}),
-            "instructions": {key: folder.manifest.get(key) for key in ("name", "licence")},
-            "parent": parent.fingerprint if parent else None,
         },
     )
 
