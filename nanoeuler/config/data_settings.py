@@ -12,6 +12,7 @@ from nanoeuler.storage.section import (
     Name,
     Section,
     key,
+    optional,
     section,
     subsection,
     with_keys,
@@ -131,9 +132,7 @@ class Tokenizer(Section):
 
 
 @section
-@with_keys(
-    {source.name: (source.entries, key(source.meaning, optional=True)) for source in SOURCES}
-)
+@with_keys({source.name: (source.entries, optional(source.meaning)) for source in SOURCES})
 class Sources(Section):
     """A whole sources file."""
 

@@ -20,6 +20,7 @@ from nanoeuler.storage.section import (
     Reruns,
     Section,
     key,
+    optional,
     section,
     subsection,
 )
@@ -268,10 +269,9 @@ class Tuning(Training):
         gt=0,
         le=2**20,
     )
-    lora: Lora = key(
+    lora: Lora = optional(
         "train adapters instead of the model itself, which takes less memory; left out, the whole "
-        "model is trained",
-        optional=True,
+        "model is trained"
     )
 
     EPOCHS: ClassVar[tuple[int, int]]
@@ -565,10 +565,9 @@ class Configuration(Section):
         default=None,
         min_length=1,
     )
-    sample: Sample = key(
+    sample: Sample = optional(
         "a small invented world; with this section it is written to data_dir/sample first, for "
-        "sources that point there, and nothing is downloaded; a key left out has the demo's value",
-        optional=True,
+        "sources that point there, and nothing is downloaded; a key left out has the demo's value"
     )
     corpus: Corpus = subsection(Corpus, "the text that is learned from")
     tokenizer: Tokenizer = subsection(Tokenizer, "the byte-level BPE")

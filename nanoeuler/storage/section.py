@@ -30,7 +30,6 @@ def key(
     meaning: str,
     *,
     default: Any = MISSING,
-    optional: bool = False,
     form: str | None = None,
     reruns: Reruns = Reruns.ALWAYS,
     **limits: Any,
@@ -41,8 +40,6 @@ def key(
     pattern stands for. `limits` are pydantic's: ge, gt, le, lt, pattern, min_length.
     """
     extra: dict[str, Any] = {"x-form": form} if form else {}
-    if optional:
-        extra["x-optional"], default = True, None
     metadata = limits | {
         "description": meaning,
         "reruns": reruns,
@@ -52,6 +49,13 @@ def key(
         extra["default"] = default
         return field(default_factory=default.copy, metadata=metadata)
     return field(default=default, metadata=metadata)
+
+
+def optional(meaning: str, **limits: Any) -> Any:
+    """A key that may be left out (the section has None then), but not be null."""
+    found = key(meaning, default=None, **limits)
+    found.metadata["json_schema_extra"]["x-optional"] = True
+    return found
 
 
 def subsection(
@@ -66,7 +70,7 @@ def subsection(
     eq_default=False,
     kw_only_default=True,
     frozen_default=True,
-    field_specifiers=(key, subsection),
+    field_specifiers=(key, optional, subsection),
 )
 def section(kind: type[T]) -> type[T]:
     """Decorate a class as a section."""

@@ -27,7 +27,7 @@ from nanoeuler.corpus.sources.source import (
 )
 from nanoeuler.corpus.task_layouts import ASKED, LAYOUTS, Kind
 from nanoeuler.errors import LONGEST_PATH, UserError, brief
-from nanoeuler.storage.section import Section, key, section
+from nanoeuler.storage.section import Section, key, optional, section
 
 VALIDATION_SHARE = 0.02
 """Share of the records that is held out, unless the configuration says otherwise."""
@@ -164,12 +164,10 @@ class Member(DataSet):
 class InstructionsEntry(DataSet):
     """Instructions: a file of them, or a mixture of several."""
 
-    url: str = key(
-        "https://, http://, hf://datasets/OWNER/NAME/PATH, file:// or a local path",
-        optional=True,
-        min_length=1,
+    url: str = optional(
+        "https://, http://, hf://datasets/OWNER/NAME/PATH, file:// or a local path", min_length=1
     )
-    mixture: list[Member] = key("the files that are mixed", optional=True, min_length=1)
+    mixture: list[Member] = optional("the files that are mixed", min_length=1)
     format: Literal["alpaca"] = key("shape of the records", default="alpaca")
 
 
@@ -218,7 +216,7 @@ class Problems(TuningData):
 class QuestionsEntry(File):
     """Held-out questions with exact answers."""
 
-    licence: str = key("licence of the questions", optional=True)
+    licence: str = optional("licence of the questions")
 
 
 def prepare_questions(config: Config, name: str, output: Path) -> None:

@@ -29,7 +29,7 @@ from nanoeuler.corpus.sources.source import (
     without_address,
 )
 from nanoeuler.errors import UserError
-from nanoeuler.storage.section import Name, Reruns, Section, key, section
+from nanoeuler.storage.section import Name, Reruns, Section, key, optional, section
 
 FILE_BYTES = 1_000_000_000
 """A file whose size the sources file does not say."""
@@ -45,8 +45,8 @@ class Collection(Section):
 
     collection: Name = key("name of the folder that the documents are kept in")
     revision: str | None = key("revision of the data set that hf:// addresses mean", default=None)
-    title: str = key("what reports call it", optional=True, reruns=Reruns.NEVER)
-    licence: str = key("licence of the documents", optional=True)
+    title: str = optional("what reports call it", reruns=Reruns.NEVER)
+    licence: str = optional("licence of the documents")
     files: list[File] = key(
         "files of JSON lines or Parquet, plain or packed with gzip or Zstandard",
         min_length=1,

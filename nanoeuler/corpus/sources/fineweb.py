@@ -18,7 +18,7 @@ from nanoeuler.corpus.sources.source import (
     find_section,
     without_address,
 )
-from nanoeuler.storage.section import Name, Reruns, Section, key, section
+from nanoeuler.storage.section import Name, Reruns, Section, key, optional, section
 
 FETCHED_SHARE = 0.65
 """Compressed bytes that are downloaded for a byte of web text, filters and margin included."""
@@ -36,8 +36,8 @@ class WebPages(Section):
 
     collection: Name = key("name of the folder that the pages are kept in")
     revision: str | None = key("revision of the data set that hf:// addresses mean", default=None)
-    title: str = key("what reports call it", optional=True, reruns=Reruns.NEVER)
-    licence: str = key("licence of the pages", optional=True)
+    title: str = optional("what reports call it", reruns=Reruns.NEVER)
+    licence: str = optional("licence of the pages")
     shards: list[File] = key("the parquet files", min_length=1, reruns=Reruns.NEVER)
 
 

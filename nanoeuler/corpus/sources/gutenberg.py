@@ -14,7 +14,7 @@ from nanoeuler.corpus.sources.source import (
     collection,
     find_section,
 )
-from nanoeuler.storage.section import Name, Reruns, Section, key, section
+from nanoeuler.storage.section import Name, Reruns, Section, key, optional, section
 
 BOOK_BYTES = 700_000
 """Mean size of the classics in config/sources.yaml."""
@@ -30,8 +30,8 @@ class Book(Section):
     """A book of Project Gutenberg."""
 
     id: int = key("number of the book", ge=1)
-    title: str = key("its title", optional=True)
-    author: str = key("its author", optional=True)
+    title: str = optional("its title")
+    author: str = optional("its author")
 
 
 @section
@@ -45,8 +45,8 @@ class Books(Section):
         reruns=Reruns.NEVER,
     )
     delay_seconds: float = key("pause between two requests", default=2, ge=0, reruns=Reruns.NEVER)
-    title: str = key("what reports call it", optional=True, reruns=Reruns.NEVER)
-    licence: str = key("licence of the texts", optional=True)
+    title: str = optional("what reports call it", reruns=Reruns.NEVER)
+    licence: str = optional("licence of the texts")
     books: list[Book] = key("the books, by their number", min_length=1, reruns=Reruns.NEVER)
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from nanoeuler.errors import UserError
 from nanoeuler.storage.files import canonical_json
-from nanoeuler.storage.section import Section, key, section
+from nanoeuler.storage.section import Section, key, optional, section
 
 if TYPE_CHECKING:
     from nanoeuler.corpus.document_sources import Reader
@@ -47,7 +47,7 @@ class DataSet(File):
     """A file of records under one licence."""
 
     revision: str | None = key("revision of the data set that an hf:// address means", default=None)
-    licence: str = key("licence of the records", optional=True)
+    licence: str = optional("licence of the records")
 
 
 @dataclass(frozen=True)
