@@ -23,7 +23,13 @@ from dataclasses import dataclass
 from urllib.parse import urljoin, urlsplit
 
 import urllib3
-from urllib3.exceptions import HTTPError, IncompleteRead, LocationValueError
+from urllib3.exceptions import (
+    HTTPError,
+    IncompleteRead,
+    LocationValueError,
+    ProxyError,
+    ProxySchemeUnknown,
+)
 
 from nanoeuler import log
 from nanoeuler.corpus.addresses import (
@@ -42,6 +48,7 @@ from nanoeuler.corpus.transport import (
     connections,
     locked_host,
     postpone,
+    proxy_of,
 )
 from nanoeuler.errors import UserError
 from nanoeuler.version import __version__
@@ -194,6 +201,11 @@ class RemoteFile:
                     yield chunk
                 if expected is not None and arrived < expected:
                     raise Trouble(broken_off(arrived, expected))
+        except ProxySchemeUnknown as error:
+            raise UserError(
+                f"{self.url}: the environment's proxy cannot be used ({quoted(error)}); "
+                "name another one"
+            ) from error
         except LocationValueError as error:
             raise UserError(
                 f"{self.url}: not an address that can be asked ({quoted(error)}); "
@@ -270,6 +282,9 @@ class RemoteFile:
                 f"{self.url}: {said}; it blocks programs or wants a token; "
                 "name another mirror, or set HF_TOKEN for Hugging Face"
             )
+        if answer.status == 407:
+            said = f"the environment's proxy answers 407 ({quoted(answer.reason)})"
+            raise UserError(f"{self.url}: {said}; name it with its login: http://NAME:PASSWORD@…")
         raise UserError(f"{self.url}: {said}; correct the address in the sources file")
 
     def read_headers(
@@ -343,6 +358,11 @@ class RemoteFile:
 
     def trouble(self, error: BaseException) -> Trouble:
         """Describe urllib3's `error` by the failure that it wraps."""
+        place = "the connection"
+        if isinstance(error, ProxyError):
+            place = (
+                f"the connection to the environment's proxy {shown(proxy_of(self.address) or '')}"
+            )
         while isinstance(error, HTTPError) and not isinstance(error, IncompleteRead):
             if (cause := error.__cause__ or error.__context__) is None:
                 break
@@ -361,7 +381,7 @@ class RemoteFile:
                 f"({error.verify_message})"
             ) from error
         said = quoted(getattr(error, "strerror", None) or error)
-        return Trouble(f"the connection failed ({said})")
+        return Trouble(f"{place} failed ({said})")
 
 
 def quoted(words: object) -> str:

@@ -176,14 +176,22 @@ class SecureConnections(HTTPSConnectionPool):
 
 def connections(address: str) -> urllib3.PoolManager:
     """Return the connections to the host of `address`, through the environment's proxy."""
-    scheme, host = urlsplit(address)[:2]
-    proxy = getproxies().get(scheme)
-    if not proxy or proxy_bypass(host):
+    proxy = proxy_of(address)
+    if proxy is None:
         manager = urllib3.PoolManager()
     else:
-        proxy = proxy if "://" in proxy else f"http://{proxy}"
         login = unquote(parse_url(proxy).auth or "") or None
         headers = make_headers(proxy_basic_auth=login)
         manager = urllib3.ProxyManager(proxy, proxy_headers=headers)
     manager.pool_classes_by_scheme = {"http": Connections, "https": SecureConnections}
     return manager
+
+
+def proxy_of(address: str) -> str | None:
+    """The proxy by which the environment has `address` asked."""
+    scheme, host = urlsplit(address)[:2]
+    named = getproxies()
+    proxy = named.get(scheme) or named.get("all")
+    if not proxy or proxy_bypass(host):
+        return None
+    return proxy if "://" in proxy else f"http://{proxy}"

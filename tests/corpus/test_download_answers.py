@@ -155,14 +155,42 @@ def test_ranges_give_just_their_bytes(server, address):
         list(remote.read(0, 10))
 
 
-def test_the_proxy_that_the_environment_names_is_asked(server, address, target, monkeypatch):
-    monkeypatch.setenv("http_proxy", server.url.replace("://", "://reader:pass%20word@"))
+@pytest.mark.parametrize("name", ["http_proxy", "all_proxy"])
+def test_the_proxy_that_the_environment_names_is_asked(server, address, target, monkeypatch, name):
+    monkeypatch.setenv(name, server.url.replace("://", "://reader:pass%20word@"))
     download(SourceFile("http://books.invalid/books/file.bin"), target, patience=QUICK)
     assert target.read_bytes() == CONTENT
     headers = {name.lower(): value for name, value in server.seen[0].headers.items()}
     login = base64.b64encode(b"reader:pass word").decode()
     assert headers["host"] == "books.invalid"
     assert headers["proxy-authorization"] == f"Basic {login}"
+
+
+@pytest.mark.parametrize(
+    ("proxy", "said"),
+    [
+        (
+            "http://reader:geheim@127.0.0.1:9",
+            "proxy http://127.0.0.1:9 failed (Connection refused)",
+        ),
+        ("socks5://127.0.0.1:9", "the environment's proxy cannot be used (Proxy URL had unsupp"),
+    ],
+)
+def test_a_proxy_that_fails_is_named_and_not_the_server(target, monkeypatch, proxy, said):
+    for name in ("http_proxy", "https_proxy"):
+        monkeypatch.setenv(name, proxy)
+        scheme = name.removesuffix("_proxy")
+        with pytest.raises(UserError) as caught:
+            download(SourceFile(f"{scheme}://books.invalid/file.bin"), target, patience=QUICK)
+        assert said in str(caught.value)
+        assert "geheim" not in str(caught.value)
+
+
+def test_a_proxy_that_wants_a_login_is_told_apart(server, target, monkeypatch):
+    monkeypatch.setenv("http_proxy", server.url)
+    server.fail("/file.bin", Fault(status=407))
+    with pytest.raises(UserError, match=r"proxy answers 407 .*name it with its login: http://NAME"):
+        download(SourceFile("http://books.invalid/file.bin"), target, patience=QUICK)
 
 
 def test_redirects_that_go_round_end(server, target):
