@@ -26,6 +26,8 @@ TRAINED = ("train", "training", "loss")
 """Fields that, when false, say what OpenAI's `weight` 0 says: this reply is not learned."""
 VERDICTS = ("label", "kto_tag")
 """Fields that, when false, call the reply a bad one, as in data for KTO."""
+FALSE = (False, "false", "False")
+"""As JSON, tables and Python write it; 0 equals it, too."""
 LAYOUTS = ("messages", "conversations", "prompt", "chosen", "rejected", "history")
 """Fields that may be lists of messages."""
 READ_OF_MESSAGES = {
@@ -92,7 +94,7 @@ def check_fields(record: Mapping[str, Any]) -> None:
     if not is_learned(record):
         raise Unusable("weight is 0")
     for name in VERDICTS:
-        if record.get(name) is False:
+        if record.get(name) in FALSE:
             raise Unusable(f"{name} is false: the reply is a bad one")
 
 
@@ -107,7 +109,7 @@ def is_learned(holder: Mapping[str, Any]) -> bool:
     """Read whether a reply is to be learned: most say nothing about it, and are."""
     if holder.get("weight") not in (None, 0, 1):
         raise Unusable("weight is neither 0 nor 1")
-    return holder.get("weight") != 0 and not any(holder.get(name) is False for name in TRAINED)
+    return holder.get("weight") != 0 and not any(holder.get(name) in FALSE for name in TRAINED)
 
 
 def read_input(record: Mapping[str, Any]) -> str:

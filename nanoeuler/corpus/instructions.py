@@ -4,10 +4,10 @@
         --output data/instructions/alpaca
 
 A record has a task (`instruction`), sometimes its data (`input`), and a good reply (`output`), as
-in Stanford's Alpaca; Dolly calls the last two `context` and `response`, and GSM8K has a `question`
-and an `answer`. A conversation, a list `messages` or `conversations`, becomes a record of its last
-turn, with the turns before as `earlier`. Records that cannot be learned from are left out and
-counted.
+in Stanford's Alpaca; Dolly calls the last two `context` and `response`, GSM8K has a `question` and
+an `answer`, others a `prompt` and a `completion`. A conversation, a list `messages` or
+`conversations`, becomes a record of its last turn, with the turns before as `earlier`. Records that
+cannot be learned from are left out and counted.
 
 The prompts with the lowest hashes are held out, whatever else is in the file, and all records of
 one prompt are on one side.
@@ -47,8 +47,8 @@ from nanoeuler.storage.record_folder import prompt_key
 
 READ = {*READ_OF_ALL, "question", "output", "response"}
 WANTED = (
-    "the texts instruction (or question), output (or answer) and, if there is one, input, or with "
-    "a list messages"
+    "the texts instruction (or question, or prompt), output (or answer, or completion) and, if "
+    "there is one, input, or with a list messages"
 )
 Record = dict[str, Any]
 """instruction, input, output and, for a conversation, `earlier`: the turns before the last."""
@@ -245,11 +245,16 @@ def check_record(value: Any) -> Record:
     check_fields(value)
     conversation = first_given(value, "messages", "conversations")
     if conversation is None or (conversation == [] and "instruction" in value):
-        instruction = check_text(first_given(value, "instruction", "question"), "instruction")
+        instruction = first_given(value, "instruction", "question")
         # beside an instruction and its output, an `answer` is the short form of these
         replies = ["output", "response"]
         if not is_given(value.get("instruction")):
             replies.append("answer")
+        # and a `prompt` is the instruction in a template
+        if not is_given(instruction) and is_given(value.get("prompt")):
+            instruction = value["prompt"]
+            replies.append("completion")
+        instruction = check_text(instruction, "instruction")
         asked = {"role": "user", "content": instruction}
         earlier, instruction = read_prompt([*messages_before(value), asked], "history")
         output = check_reply(first_given(value, *replies), "output")

@@ -78,11 +78,16 @@ def test_every_form_of_the_file_gives_the_same_records(tmp_path):
         )
         for r in RECORDS
     )
+    prompted = [
+        {"completion": r["output"], "prompt": r["instruction"], "input": r["input"], "label": True}
+        for r in RECORDS
+    ]
     without_input = [{key: value for key, value in record.items() if value} for record in RECORDS]
     with_null = [record | {"input": record["input"] or None} for record in RECORDS]
     for form in (
         lines,
         dolly,
+        prompted,
         gzip.compress(json.dumps(RECORDS).encode()),
         without_input,
         with_null,
@@ -163,7 +168,7 @@ def test_bad_records_are_left_out_counted_and_told(tmp_path, capsys):
         (
             [{"text": "x"}] * 3,
             r"3 of 3 records are bad \(record 1: instruction is missing; .*\); "
-            r"give records with the texts instruction \(or question\), output",
+            r"give records with the texts instruction \(or question, or prompt\), output",
         ),
         (RECORDS[:4] + [{}] * 5, "5 of 9 records are bad"),
         (b"[]", "holds no records"),
