@@ -15,15 +15,7 @@ from nanoeuler.backend import DeviceName
 from nanoeuler.config.data_settings import Corpus, Evaluate, Tokenizer
 from nanoeuler.config.model_settings import Model
 from nanoeuler.corpus.sample.world import Sample
-from nanoeuler.storage.section import (
-    Name,
-    Reruns,
-    Section,
-    key,
-    optional,
-    section,
-    subsection,
-)
+from nanoeuler.storage.section import Name, Reruns, Section, key, optional, section, subsection
 
 Keep = Literal["final", "best"]
 
@@ -86,9 +78,7 @@ class Training(Section):
     )
     muon_momentum: float = key("decay of Muon's momentum", default=0.95, ge=0, lt=1)
     embedding_rate: float = key(
-        "learning rate of the embedding, as a multiple of learning_rate",
-        default=1.0,
-        gt=0,
+        "learning rate of the embedding, as a multiple of learning_rate", default=1.0, gt=0
     )
     weight_decay: float = key("decoupled weight decay, on matrices only", default=0.1, ge=0)
     beta1: float = key("decay of AdamW's first moment", default=0.9, ge=0, lt=1)
@@ -182,12 +172,7 @@ class Pretrain(Training):
         "are mixed with the corpus, so that the model forgets less of them; null takes none",
         default=None,
     )
-    old_share: float = key(
-        "old tokens for each token of the corpus",
-        default=0.3,
-        gt=0,
-        le=100,
-    )
+    old_share: float = key("old tokens for each token of the corpus", default=0.3, gt=0, le=100)
     sample_prompt: str | None = key(
         "a text that the model continues at every measurement, so that the log shows what it has "
         "learned; null writes no samples",

@@ -19,13 +19,7 @@ from nanoeuler import log
 from nanoeuler.config.stages import in_order, is_baseline
 from nanoeuler.errors import UserError
 from nanoeuler.evaluation.formats import decimals, duration, joules, percent, short_count
-from nanoeuler.evaluation.report.gather import (
-    Run,
-    gather,
-    is_run,
-    kept_configuration,
-    read_stage,
-)
+from nanoeuler.evaluation.report.gather import Run, gather, is_run, kept_configuration, read_stage
 from nanoeuler.evaluation.report.side_by_side import name_runs, shown
 from nanoeuler.evaluation.scores import score_lines
 from nanoeuler.system.energy import ENERGIES

@@ -20,14 +20,7 @@ from nanoeuler.model.adapters import (
     merge,
 )
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.files import (
-    MOST_CONFIG,
-    WEIGHTS,
-    SavedModel,
-    load_model,
-    save_model,
-    usable,
-)
+from nanoeuler.model.files import MOST_CONFIG, WEIGHTS, SavedModel, load_model, save_model, usable
 from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.storage.files import read_json, sha256_file
 

@@ -42,10 +42,7 @@ from nanoeuler.storage.shape import check_shape
 from nanoeuler.system.machine import memory
 from nanoeuler.training.lanes import lanes_of
 from nanoeuler.training.optimizer.adamw import AdamW
-from nanoeuler.training.optimizer.optimizer import (
-    checkpoint_bytes,
-    state_bytes,
-)
+from nanoeuler.training.optimizer.optimizer import checkpoint_bytes, state_bytes
 from nanoeuler.training.schedule import Amount
 from nanoeuler.training.scoring import ROWS_AT_ONCE
 

@@ -9,14 +9,7 @@ import secrets
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, NoReturn, TypeVar
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from nanoeuler.errors import UserError, brief
 from nanoeuler.inference.forms import Form, call_grammar, call_head, schema_grammar

@@ -6,13 +6,7 @@ import json
 import pytest
 
 from nanoeuler.cli import main
-from nanoeuler.corpus.addresses import (
-    authorization,
-    resolve,
-    shown,
-    without_login,
-    without_secrets,
-)
+from nanoeuler.corpus.addresses import authorization, resolve, shown, without_login, without_secrets
 from nanoeuler.corpus.download import SourceFile, download
 from nanoeuler.corpus.gutenberg_mirror import fetch_book
 from nanoeuler.corpus.remote_file import Patience

@@ -10,12 +10,7 @@ from test_report import Outline
 from nanoeuler.cli import main
 from nanoeuler.config.rules import leaves
 from nanoeuler.evaluation.report.gather import gather, kept_configuration
-from nanoeuler.evaluation.report.side_by_side import (
-    name_runs,
-    shown,
-    side_by_side,
-    what_counts,
-)
+from nanoeuler.evaluation.report.side_by_side import name_runs, shown, side_by_side, what_counts
 from nanoeuler.storage.integrity import seal
 
 

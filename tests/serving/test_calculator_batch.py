@@ -8,13 +8,7 @@ import pytest
 from nanoeuler.inference.generate import Writer
 from nanoeuler.inference.sampling import Sampling
 from nanoeuler.serving.batch import Batch
-from tests.inference.test_calculator_replies import (
-    CALL,
-    ENGINES,
-    PROMPTS,
-    TOKENIZER,
-    writer_on,
-)
+from tests.inference.test_calculator_replies import CALL, ENGINES, PROMPTS, TOKENIZER, writer_on
 from tests.serving.asked import Asked, run, step
 
 ENGINES_HERE = ["cpu", "choosing", pytest.param("cuda", marks=pytest.mark.gpu)]

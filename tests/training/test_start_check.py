@@ -14,12 +14,7 @@ from nanoeuler.config.settings import Pretrain
 from nanoeuler.errors import UserError
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.rope_scaling import read_rope_scaling
-from nanoeuler.training.check_form import (
-    MODEL_TOLERANCE,
-    check_form,
-    check_small_model,
-    small_form,
-)
+from nanoeuler.training.check_form import MODEL_TOLERANCE, check_form, check_small_model, small_form
 from nanoeuler.training.loop import train
 from nanoeuler.training.stages.inputs import Inputs
 from nanoeuler.training.stages.pretrain import job

@@ -30,15 +30,7 @@ from nanoeuler.backend.cpu.simd import (
     set_product,
 )
 from nanoeuler.backend.cpu.vector_maps import soft_cap, soft_cap_only
-from nanoeuler.backend.cpu.vectors import (
-    any_layout,
-    dot,
-    fill,
-    prefetch,
-    row_of,
-    scale_into,
-    span,
-)
+from nanoeuler.backend.cpu.vectors import any_layout, dot, fill, prefetch, row_of, scale_into, span
 from nanoeuler.system.compiling import compiled
 
 QUERIES, KEYS = 32, 128

@@ -13,13 +13,7 @@ from numba.extending import overload
 
 from nanoeuler.backend.cpu import quantized
 from nanoeuler.backend.cpu.cached import attend, put
-from nanoeuler.backend.cpu.elementwise import (
-    add_biased,
-    add_scaled,
-    layer_normed,
-    normed,
-    rotate,
-)
+from nanoeuler.backend.cpu.elementwise import add_biased, add_scaled, layer_normed, normed, rotate
 from nanoeuler.backend.cpu.simd import LANES, eight_dots, four_dots, key_dots, one_dot
 from nanoeuler.backend.cpu.teams import meet, share
 from nanoeuler.backend.cpu.vector_maps import biased_gelu, swiglu

@@ -65,9 +65,7 @@ class Part(Section):
         reruns=Reruns.NEVER,
     )
     language: str | None = key(
-        "`language` of a document, such as en; null takes all",
-        default=None,
-        min_length=2,
+        "`language` of a document, such as en; null takes all", default=None, min_length=2
     )
     min_score: float | None = key("lowest `score` of a document; null takes all", default=None)
 

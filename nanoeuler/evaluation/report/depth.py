@@ -6,12 +6,7 @@ from statistics import fmean
 
 from markupsafe import Markup
 
-from nanoeuler.evaluation.formats import (
-    decimals,
-    percent,
-    significant,
-    stage_name,
-)
+from nanoeuler.evaluation.formats import decimals, percent, significant, stage_name
 from nanoeuler.evaluation.report.charts import Series, line_chart
 from nanoeuler.evaluation.report.gather import Json, Run
 from nanoeuler.evaluation.report.rendering import render

@@ -10,12 +10,7 @@ from nanoeuler.backend.records import Array
 from nanoeuler.errors import UserError
 from nanoeuler.model.config import ModelConfig, round_up
 from nanoeuler.model.families import family_of, make_blocks
-from nanoeuler.model.spec import (
-    block_matrices,
-    storage_elements,
-    tensor_table,
-    trained_table,
-)
+from nanoeuler.model.spec import block_matrices, storage_elements, tensor_table, trained_table
 from nanoeuler.model.tensors import ALIGNMENT, Tensor
 from nanoeuler.training.distributed.group import Group, nothing_to_wait_for
 
