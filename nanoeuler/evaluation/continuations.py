@@ -11,7 +11,6 @@ Several sequences share a row of the window's length and do not see each other (
 attention), so there is little padding. Logits are computed only for the continuations' tokens.
 """
 
-import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +20,7 @@ from nanoeuler.backend.records import LogitRows
 from nanoeuler.model.likelihood import BATCH_TOKENS, Share, in_order
 from nanoeuler.model.transformer import Batch, Transformer
 from nanoeuler.tokenizer import Tokenizer
+from nanoeuler.training.records import pack
 
 
 @dataclass(frozen=True)
@@ -43,26 +43,6 @@ def encode(tokenizer: Tokenizer, context: str, continuation: str) -> Pair:
         raise ValueError(f"the continuation {continuation!r} has no token of its own")
     ids = np.concatenate([np.array([tokenizer.end_id], np.int32), both])
     return Pair(ids, scored=len(both) - len(alone))
-
-
-def pack(lengths: Sequence[int], window: int) -> list[list[int]]:
-    """Pack `lengths` into rows that sum to at most `window`, by best fit, longest first.
-
-    Returns a list of indices for each row; ties go to the first index.
-    """
-    rows: list[list[int]] = []
-    free: list[tuple[int, int]] = []  # (room left, row), sorted
-    for index in sorted(range(len(lengths)), key=lambda index: (-lengths[index], index)):
-        fit = bisect.bisect_left(free, (lengths[index], 0))
-        if fit < len(free):
-            room, row = free.pop(fit)
-        else:
-            room, row = window, len(rows)
-            rows.append([])
-        rows[row].append(index)
-        if room > lengths[index]:
-            bisect.insort(free, (room - lengths[index], row))
-    return rows
 
 
 @dataclass(frozen=True)

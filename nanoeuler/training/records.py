@@ -136,7 +136,7 @@ def frame_record(record: TokenRecord, heads: int, end_id: int) -> np.ndarray:
 
 
 def pack(lengths: list[int], context: int) -> list[list[int]]:
-    """Indices of the records that share a row of `context` tokens, by best-fit decreasing.
+    """Indices of the sequences that share a row of `context` tokens, by best-fit decreasing.
 
     Rows wait in stacks by the room that is left in them. An integer with a bit for each stack that
     is not empty finds the tightest fit at once. Deterministic.

@@ -7,7 +7,7 @@ import pytest
 
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.evaluation import continuations
-from nanoeuler.evaluation.continuations import Pair, encode, log_likelihoods, pack
+from nanoeuler.evaluation.continuations import Pair, encode, log_likelihoods
 from nanoeuler.model.transformer import Batch, Transformer
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.vocabulary import build
@@ -79,15 +79,6 @@ def test_what_the_model_writes_greedily_is_greedy():
 def test_nothing_to_score_is_no_pass_at_all():
     sums, greedy = log_likelihoods(wide_transformer(context=12, mtp_heads=2), [], 12, END)
     assert (len(sums), len(greedy)) == (0, 0)
-
-
-def test_rows_are_full_and_every_sequence_lies_in_one():
-    lengths = np.random.default_rng(1).integers(1, 101, 500).tolist()
-    rows = pack(lengths, 100)
-    assert sorted(index for row in rows for index in row) == list(range(500))
-    assert all(sum(lengths[index] for index in row) <= 100 for row in rows)
-    assert sum(lengths) / (100 * len(rows)) > 0.97
-    assert pack([], 10) == []
 
 
 def test_context_and_continuation_part_where_the_context_alone_ends():

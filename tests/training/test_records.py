@@ -127,6 +127,7 @@ def test_packing_holds_every_record_once_and_wastes_little(longest):
 
 def test_a_record_as_long_as_a_row_packs():
     assert pack([5, 5, 3, 2], 5) == [[0], [1], [2, 3]]
+    assert pack([], 5) == []
 
 
 def test_masked_targets_weigh_nothing(stream):
