@@ -1,6 +1,7 @@
 """The part of the configuration that a stage reads, and the part that makes it run again."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,36 @@ def test_a_task_is_fetched_again_when_its_own_entry_changes_and_not_for_another_
     assert identity('evaluate.tasks=[{"name": "piqa"}]') != identity(
         'evaluate.tasks=[{"name": "piqa", "url": "mine.jsonl"}]'
     )
+
+
+@pytest.mark.parametrize(
+    ("rule", "item", "change"),
+    [
+        ("fetch_instructions", "mine", "sft.instructions=mine.jsonl"),
+        ("fetch_preferences", "mine", "dpo.preferences=mine.jsonl"),
+        ("fetch_questions", "world", "evaluate.questions=world"),
+        (
+            "fetch_task",
+            "own",
+            'evaluate.tasks=[{"name": "own", "url": "mine.jsonl", "kind": "piqa"}]',
+        ),
+    ],
+)
+def test_a_file_of_ones_own_is_read_again_when_its_content_has_changed(resolve, rule, item, change):
+    """And not for a new time alone, nor when the run's own sample writes it."""
+    own = Path("questions.jsonl" if rule == "fetch_questions" else "mine.jsonl")
+
+    def identity(**changes: object) -> object:
+        return STEPS[rule].entry(resolve(change) | changes, item)
+
+    own.write_text("one\n")
+    first = identity()
+    os.utime(own, (1, 1))
+    assert identity() == first
+    own.write_text("two\n")
+    assert identity() != first
+    if rule == "fetch_questions":
+        assert identity(sample={"seed": 1}) == {}
 
 
 def test_the_order_of_keys_does_not_matter(resolve):

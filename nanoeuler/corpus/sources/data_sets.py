@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
-from nanoeuler.corpus.addresses import file_bytes
+from nanoeuler.corpus.addresses import file_bytes, resolve
 from nanoeuler.corpus.sources.source import (
     Config,
     DataSet,
@@ -27,6 +27,7 @@ from nanoeuler.corpus.sources.source import (
 )
 from nanoeuler.corpus.task_layouts import ASKED, LAYOUTS, Kind
 from nanoeuler.errors import LONGEST_PATH, UserError, brief
+from nanoeuler.storage.integrity import kept_sha256
 from nanoeuler.storage.section import Section, key, optional, section
 
 VALIDATION_SHARE = 0.02
@@ -56,6 +57,17 @@ class DataSets(Source):
         """The entry of a data set, or one for the file whose path `name` is."""
         entry: Mapping[str, Any] = self.listed(config).get(name, {"url": name})
         return entry
+
+    def content(self, config: Config, name: str) -> dict[str, Any]:
+        """The hashes of the files of a data set that lie on this machine: one of your own is read
+        again when you have changed it. Those of a sample are written by the run itself."""
+        if config.get("sample") and name in self.listed(config):
+            return {}
+        entry = self.entry(config, name)
+        places = [resolve(each["url"]) for each in entry.get("mixture") or [entry] if "url" in each]
+        local = [place for place in places if isinstance(place, Path) and os.access(place, os.R_OK)]
+        found = [kept_sha256(path) for path in local if path.is_file()]
+        return {"content": found} if found else {}
 
     def download_bytes(self, config: Config, item: str) -> float | None:
         return file_bytes(self.entry(config, item))
@@ -97,6 +109,7 @@ class TuningData(DataSets):
                     f"{self.stage}.validation_share",
                     f"sources.{self.name}.{{{self.stage}.{self.name}}}",
                 ),
+                entry=lambda config, item: self.content(config, config[self.stage][self.name]),
                 megabytes=self.megabytes,
             ),
         )
@@ -244,6 +257,7 @@ class Questions(DataSets):
             },
             sections="sources.questions",
             reads=("evaluate.questions", "sources.questions.{evaluate.questions}"),
+            entry=lambda config, item: QUESTIONS.content(config, item),
             megabytes=250,
         ),
     )
@@ -382,7 +396,10 @@ class Tasks(DataSets):
                 "manifest": f"{folder_of(config, 'tasks')}/{item}/manifest.json"
             },
             sections="evaluate.tasks or sources.tasks",
-            entry=lambda config, item: without_address(describe(config, item)),
+            entry=lambda config, item: {
+                **without_address(describe(config, item)),
+                **TASKS.content(config, item),
+            },
         ),
     )
 
@@ -420,5 +437,6 @@ class Tasks(DataSets):
                     raise UserError(f"{place.where(key)}: evaluate.tasks: {error}") from error
 
 
-QUESTIONS, TASKS = Questions(), Tasks()
+QUESTIONS: Questions = Questions()
+TASKS: Tasks = Tasks()
 DECLARED = (Instructions(), Preferences(), Problems(), QUESTIONS, TASKS)
