@@ -46,16 +46,19 @@ def verdict_rows(told: Json) -> list[Row]:
 
 
 def verdict_table(told: Json, width: int) -> str:
-    """The rows for a terminal `width` columns wide, in which long changes are cut."""
+    """The rows for a terminal `width` columns wide; a change that is too long for its column has a
+    line of its own."""
     rows = [HEADER, *verdict_rows(told)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     widths[0] = max(12, min(widths[0], width - sum(widths[1:]) - 2 * len(widths[1:])))
-    return "\n".join(
-        "  ".join(
-            shortened(cell, size).ljust(size) for cell, size in zip(row, widths, strict=True)
-        ).rstrip()
-        for row in rows
-    )
+    lines = []
+    for change, *cells in rows:
+        if len(change) > widths[0]:
+            lines.append(change)
+            change = ""
+        padded = [cell.ljust(size) for cell, size in zip([change, *cells], widths, strict=True)]
+        lines.append("  ".join(padded).rstrip())
+    return "\n".join(lines)
 
 
 def trials_shown(told: Json, folder: Path) -> list[Path]:
@@ -80,7 +83,3 @@ def worded(arm: Json) -> str:
     needed = arm["seeds_to_decide"]
     decided = arm["verdict"] == "failed" or not needed
     return arm["verdict"] if decided else f"{arm['verdict']} ({needed} seeds would decide)"
-
-
-def shortened(text: str, size: int) -> str:
-    return text if len(text) <= size else text[: size - 1] + "…"

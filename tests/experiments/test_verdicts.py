@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from nanoeuler.evaluation.verdicts import verdict_table
 from nanoeuler.experiments.verdicts import MOST_SEEDS, judge, share, two_sided_p
 
 TABLE = (
@@ -83,3 +84,15 @@ def test_no_difference_at_all_is_undecided_for_ever():
 def test_a_single_seed_tells_nothing():
     assert judge([-0.5], 3, 0.01).verdict == "undecided"
     assert judge([], 3, 0.01).p is None
+
+
+def test_changes_that_are_too_long_for_a_narrow_terminal_are_still_told_apart():
+    arm = {"bits_per_byte": [2.0, 2.0], "seeds": 2, "difference": -0.5, "standard_error": 0.01}
+    arm |= {"p": 1e-3, "verdict": "better", "seeds_to_decide": None}
+    titles = [f"pretrain.learning_rate={rate}" for rate in ("2e-3", "4e-3")]
+    told = {"arms": [{"bits_per_byte": [2.5]}, *(arm | {"title": title} for title in titles)]}
+    wide, narrow = (verdict_table(told, width).splitlines() for width in (100, 64))
+    assert [line.split()[0] for line in wide[1:]] == ["base", *(t[9:] for t in titles)]
+    assert narrow[2::2] == [title[9:] for title in titles]
+    assert {line.split()[-1] for line in narrow[3::2]} == {"better"}
+    assert max(map(len, narrow)) <= 64
