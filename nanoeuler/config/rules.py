@@ -2,6 +2,8 @@
 
 import functools
 import hashlib
+import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -12,6 +14,7 @@ from nanoeuler.config.settings import Configuration
 from nanoeuler.config.stages import BY_SECTION, RECORD_STAGES
 from nanoeuler.corpus.sources.registry import NAMED, STEPS
 from nanoeuler.storage.files import canonical_json
+from nanoeuler.storage.integrity import kept_sha256
 from nanoeuler.storage.section import Reruns, Section, section_type
 
 Config = Mapping[str, Any]
@@ -73,15 +76,36 @@ RULES = {
 def rule_identity(config: Config, rule: str) -> str:
     """Canonical JSON of what a rule reads and can change its result, with its revision.
 
-    When it differs from last time, the rule runs again. Device, folders, intervals, logging,
-    addresses of the same files and whatever else cannot change a result are left out. So is the
-    preset's name, so that a preset and the same fields written out are one model.
+    When it differs from last time, the rule runs again. The content of files of your own is part of
+    it. Device, folders, intervals, logging, addresses of the same files and whatever else cannot
+    change a result are left out. So is the preset's name, so that a preset and the same fields
+    written out are one model.
     """
     selected = select(config, RULES[rule].reads)
+    files = own_files(selected)
     sources = lasting(selected.pop("sources", {}), Sources)
     return canonical_json(
-        lasting(selected, Configuration) | {"sources": sources, "revision": RULES[rule].revision}
+        lasting(selected, Configuration)
+        | {"sources": sources, "revision": RULES[rule].revision}
+        | ({"files": files} if files else {})
     )
+
+
+def own_files(settings: Mapping[str, Any]) -> list[str]:
+    """The hashes of files of your own that sections name: the model that a stage starts from, a
+    tokenizer, functions that reward."""
+    named: list[str] = []
+    for section in settings.values():
+        if isinstance(section, Mapping):
+            named += [
+                section[key] for key in ("init_from", "old_tokens", "path") if section.get(key)
+            ]
+            terms = section.get("reward", [])
+            for term in [terms] if isinstance(terms, str) else terms:
+                named += [part.strip() for part in re.split("[:*]", term)]  # 0.5 * FILE.py:FUNCTION
+    inside = ("", "model.safetensors", "model/model.safetensors", "tokenizer.json")
+    files = [Path(name, part) for name in named for part in inside]
+    return [kept_sha256(file) for file in files if file.is_file() and os.access(file, os.R_OK)]
 
 
 def select(config: Config, reads: Iterable[str]) -> dict[str, Any]:

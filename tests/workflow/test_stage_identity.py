@@ -131,6 +131,27 @@ def test_a_file_of_ones_own_is_read_again_when_its_content_has_changed(resolve, 
         assert identity(sample={"seed": 1}) == {}
 
 
+@pytest.mark.parametrize(
+    ("file", "change", "rule"),
+    [
+        ("other/model.safetensors", "pretrain.init_from=other", "pretrain"),
+        ("other/model/model.safetensors", "sft.init_from=other", "sft"),
+        ("other/tokenizer.json", "tokenizer.path=other", "learn_bpe"),
+        ("other/mine.py", "rl.reward=[number, 0.5 * other/mine.py:brevity]", "rl"),
+        ("other/form.json", "rl.reward=schema:other/form.json", "rl"),
+    ],
+)
+def test_a_file_that_a_stage_starts_from_reruns_it_when_it_has_changed(resolve, file, change, rule):
+    Path(file).parent.mkdir(parents=True)
+    Path("sums.jsonl").touch()
+    enabled = ["rl.problems=sums.jsonl"] if rule == "rl" else []
+    seen = set()
+    for content in ("one", "two"):
+        Path(file).write_text(content)
+        seen.add(rule_identity(resolve(change, *enabled), rule))
+    assert len(seen) == 2
+
+
 def test_the_order_of_keys_does_not_matter(resolve):
     config = resolve()
     shuffled = dict(reversed(config.items())) | {
