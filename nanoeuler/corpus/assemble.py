@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from nanoeuler import log
-from nanoeuler.corpus.batches import Batch, ordered_map
+from nanoeuler.corpus.batches import Batch
 from nanoeuler.corpus.cleaning import Cleaning, look_at
 from nanoeuler.corpus.contamination import GRAM
 from nanoeuler.corpus.document_sources import Reader
@@ -37,6 +37,7 @@ from nanoeuler.storage.folders import atomic_folder, require_ours
 from nanoeuler.storage.spilled import spill_folder
 from nanoeuler.storage.temporary import sweep
 from nanoeuler.system.machine import check_threads
+from nanoeuler.system.threads import ordered_map
 
 SPLITS = ("train", "validation")
 NOTHING = Cleaning()

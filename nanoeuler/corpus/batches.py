@@ -1,12 +1,10 @@
-"""Batches of documents, their bytes in one array, and a parallel map that keeps their order.
+"""Batches of documents, their bytes in one array.
 
 Compiled code works on many documents of a batch at once, and threads on several batches.
 """
 
 import hashlib
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -14,7 +12,6 @@ import numpy as np
 
 SIZE = 8_000_000  # bytes up to which single documents are gathered in a batch
 Given = TypeVar("Given")
-Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -88,24 +85,3 @@ def gathered(items: Iterable[Given], size_of: Callable[[Given], int]) -> Iterato
             some, size = [], 0
     if some:
         yield some
-
-
-def ordered_map(
-    function: Callable[[Given], Made], items: Iterable[Given], threads: int
-) -> Iterator[Made]:
-    """Yield `function` of each item, in their order, computed in several threads.
-
-    Memory holds one item per thread, and one more.
-    """
-    with ThreadPoolExecutor(threads) as pool:
-        waiting: deque[Future[Made]] = deque()
-        try:
-            for item in items:
-                waiting.append(pool.submit(function, item))
-                if len(waiting) > threads:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nanoeuler import log
-from nanoeuler.corpus.batches import Batch, ordered_map
+from nanoeuler.corpus.batches import Batch
 from nanoeuler.corpus.contamination import (
     GRAM,
     NO_RUNS,
@@ -46,6 +46,7 @@ from nanoeuler.corpus.survey import (
 from nanoeuler.corpus.word_hashes import hash_words
 from nanoeuler.errors import UserError
 from nanoeuler.storage.spilled import BLOCK, blocks, disk_array, map_file
+from nanoeuler.system.threads import ordered_map
 
 NO_WORDS = np.zeros(0, np.uint64), np.zeros(1, np.int64)
 NO_ROWS = np.zeros(0, np.int64)

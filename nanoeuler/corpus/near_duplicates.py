@@ -17,12 +17,12 @@ from pathlib import Path
 
 import numpy as np
 
-from nanoeuler.corpus.batches import ordered_map
 from nanoeuler.corpus.signatures import HASHES
 from nanoeuler.corpus.word_hashes import SEED, finalise, mix
 from nanoeuler.errors import UserError
 from nanoeuler.storage.spilled import COLUMNS, RUN, SortedRuns, disk_array, release
 from nanoeuler.system.compiling import compiled
+from nanoeuler.system.threads import ordered_map
 
 CHANCE = 1 / 256  # that the lowest bytes of two different hashes are equal
 FOUND = 0.99  # share of the pairs at the threshold that agree in a band

@@ -15,11 +15,12 @@ from typing import NamedTuple
 import numpy as np
 
 from nanoeuler import log
-from nanoeuler.corpus.batches import Batch, ordered_map
+from nanoeuler.corpus.batches import Batch
 from nanoeuler.corpus.document_sources import OWN_TEXT, Outline, Reader
 from nanoeuler.corpus.split import last_held_out_position, last_of_own_text
 from nanoeuler.errors import UserError
 from nanoeuler.storage.spilled import SortedRuns, blocks, disk_array, map_file
+from nanoeuler.system.threads import ordered_map
 
 TRAIN, HELD_OUT, COPY, NEAR_COPY, QUOTING = range(5)
 

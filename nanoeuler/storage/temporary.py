@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, Any, BinaryIO
 
 from nanoeuler.errors import UserError
 
@@ -152,7 +152,7 @@ def lock_file(path: Path, wait: bool) -> BinaryIO | None:
         file.close()
 
 
-def is_at(file: BinaryIO, path: Path) -> bool:
+def is_at(file: IO[Any], path: Path) -> bool:
     """Whether `path` still names the open file."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), os.lstat(path))

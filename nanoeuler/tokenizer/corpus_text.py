@@ -6,28 +6,24 @@ Memory holds a few blocks of text, however long the corpus or one of its documen
 import math
 import os
 from bisect import bisect_right
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from nanoeuler.errors import UserError
 from nanoeuler.storage.files import read_json
 from nanoeuler.storage.integrity import Origin, check_file
+from nanoeuler.system.threads import ordered_map
 from nanoeuler.tokenizer.scanner import CLASSES, find_cut
 
 SAMPLE_BLOCK = 1 << 14  # bytes: a sample takes or skips blocks of about this size
 CHUNK = 1 << 20  # bytes that a thread encodes at a time
 WINDOW = 1 << 9  # bytes that are searched for a cut in one call
-AHEAD = 3  # items submitted per thread, so that no thread waits while results are consumed
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
+AHEAD = 3  # chunks submitted per thread, which differ in the time that they take
 
 
 class FileBytes:
@@ -141,7 +137,7 @@ class Corpus:
             size = sum(text["bytes"] for _, _, text in entries)
             whole = sampled is None or size <= sampled
             opened = list(
-                map_in_order(lambda entry: self.open_text(*entry, whole, unread), entries, threads)
+                ordered_map(lambda entry: self.open_text(*entry, whole, unread), entries, threads)
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise UserError(
@@ -187,29 +183,6 @@ def damaged_offsets(offsets: Path, text: Path) -> UserError:
         f"{offsets}: damaged: the offsets do not rise from 0 to the size of {text.name}; "
         "run `nanoeuler assemble` again"
     )
-
-
-def map_in_order(
-    function: Callable[[Item], Result], items: Iterable[Item], threads: int
-) -> Iterator[Result]:
-    """Yield `function` of each item. Memory holds a few items and results per thread.
-
-    Threads are enough, because compiled functions, reading and hashing release Python's lock.
-    """
-    if threads == 1:
-        yield from map(function, items)
-        return
-    pool = ThreadPoolExecutor(threads)
-    submitted: deque[Future[Result]] = deque()
-    try:
-        for item in items:
-            submitted.append(pool.submit(function, item))
-            if len(submitted) >= AHEAD * threads:
-                yield submitted.popleft().result()
-        while submitted:
-            yield submitted.popleft().result()
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def sample(texts: Sequence[CorpusText], wanted: int) -> Iterator[Piece]:

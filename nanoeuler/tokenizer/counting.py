@@ -14,7 +14,8 @@ import numpy as np
 
 from nanoeuler import log
 from nanoeuler.system.compiling import compiled
-from nanoeuler.tokenizer.corpus_text import Piece, map_in_order
+from nanoeuler.system.threads import ordered_map
+from nanoeuler.tokenizer.corpus_text import AHEAD, Piece
 from nanoeuler.tokenizer.scanner import (
     CLASSES,
     FIRST_BYTES,
@@ -107,7 +108,7 @@ def count_pieces(
     frequent words, which merges come from, stay.
     """
     total = WordTable()
-    for counted in map_in_order(count_batch, batches(pieces), threads):
+    for counted in ordered_map(count_batch, batches(pieces), threads, AHEAD):
         total.add(counted)
         while len(total) > most:
             total.forget_rarest()

@@ -14,9 +14,10 @@ from nanoeuler.storage.files import link_or_copy
 from nanoeuler.storage.folders import atomic_folder, require_ours
 from nanoeuler.storage.integrity import HashedReading, write_note
 from nanoeuler.system.machine import check_threads
+from nanoeuler.system.threads import ordered_map
 from nanoeuler.tokenizer import gpt2_files
 from nanoeuler.tokenizer.bpe import learn
-from nanoeuler.tokenizer.corpus_text import Chunk, Corpus, chunks, map_in_order, sample
+from nanoeuler.tokenizer.corpus_text import AHEAD, Chunk, Corpus, chunks, sample
 from nanoeuler.tokenizer.counting import count_pieces
 from nanoeuler.tokenizer.shards import (
     MANIFEST,
@@ -132,7 +133,7 @@ def tokenize_corpus(
             split: [HashedReading(text.data.path, text.sha256, corpus.origin) for text in texts]
             for split, texts in corpus.texts.items()
         }
-        for chunk, content, ids in map_in_order(encode, chunks(corpus), threads):
+        for chunk, content, ids in ordered_map(encode, chunks(corpus), threads, AHEAD):
             hashing = hasher.submit(readings[chunk.split][chunk.source].update, content)
             writers[chunk.split][chunk.source].write(ids)
             hashing.result()

@@ -24,8 +24,8 @@ from nanoeuler.storage.files import sha256_file, write_json
 from nanoeuler.storage.folders import atomic_folder, require_ours
 from nanoeuler.storage.integrity import Origin, check_file, read_sealed, seal
 from nanoeuler.storage.spilled import blocks, map_file
+from nanoeuler.system.threads import ordered_map
 from nanoeuler.tokenizer import Tokenizer
-from nanoeuler.tokenizer.corpus_text import map_in_order
 from nanoeuler.tokenizer.shards import MANIFEST, TokenSequence, TokenStore
 from nanoeuler.tracing.suffix_array import find, longest_matches, suffix_array
 
@@ -178,7 +178,7 @@ def build_index(
                     path = folder / f"{stem}-{number:03d}"
                     sort = partial(sort_part, store, split, source, first, stop, path)
                     jobs.append((found["parts"], stop - first, sort))
-        entries = map_in_order(lambda job: job[2](), jobs, min(threads, MOST_THREADS))
+        entries = ordered_map(lambda job: job[2](), jobs, min(threads, MOST_THREADS))
         for (parts, length, _), entry in zip(jobs, entries, strict=True):
             parts.append(entry)
             progress.update(length)

@@ -23,6 +23,7 @@ from typing import IO, Any
 from nanoeuler import log
 from nanoeuler.errors import UserError
 from nanoeuler.storage.files import MOST_NOTE, explain_os_errors, sha256_text
+from nanoeuler.storage.temporary import is_at
 from nanoeuler.system.processes import boot_id, process_namespace, process_start
 
 LOCK = "lock.json"
@@ -86,10 +87,7 @@ class FolderLock:
 
     def holds(self) -> bool:
         """Whether lock.json is our file."""
-        try:
-            return os.path.samestat(os.fstat(self.file.fileno()), self.path.stat())
-        except FileNotFoundError:
-            return False
+        return is_at(self.file, self.path)
 
     def take(self, own: Path) -> bool:
         """Try once to become the holder with the complete lock `own`; False asks to try again."""
