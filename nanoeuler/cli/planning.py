@@ -186,14 +186,9 @@ def describe(config: "Config", plan: "Plan") -> str:
 def describe_energy(config: "Config", plan: "Plan") -> list[str]:
     """That of training, where it is measured."""
     from nanoeuler.evaluation.formats import energy
-    from nanoeuler.system.energy import ENERGIES
+    from nanoeuler.system.energy import sum_joules
 
-    stages = [stage.joules for stage in plan.stages.values()]
-    taken = {
-        kind: sum(each[kind] for each in stages)
-        for kind in ENERGIES
-        if stages and all(kind in each for each in stages)
-    }
+    taken = sum_joules([stage.joules for stage in plan.stages.values()])
     if not taken:
         return []
     hours, grams = sum(taken.values()) / 3.6e6, config["energy"]["grams_per_kwh"]

@@ -9,7 +9,7 @@ import ctypes
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from nanoeuler import log
@@ -20,6 +20,12 @@ ENERGIES = {GPU: "GPU", CPU: "CPU"}
 """What is measured, by its key in metrics.jsonl, and the devices as people call them."""
 READ_SECONDS = 60.0
 """RAPL's counters wrap, those of a processor under load after ten minutes or more."""
+
+
+def sum_joules(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Joules of all parts together, of the kinds that each of them has measured."""
+    kinds = [kind for kind in ENERGIES if parts and all(kind in part for part in parts)]
+    return {kind: sum(part[kind] for part in parts) for kind in kinds}
 
 
 class Gone(Exception):

@@ -16,7 +16,7 @@ from nanoeuler.config.rules import CHECKED_CODE, code_fingerprint
 from nanoeuler.model.config import ModelConfig, refined
 from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.refining import refine
-from nanoeuler.system.energy import ENERGIES, Meter
+from nanoeuler.system.energy import Meter, sum_joules
 from nanoeuler.system.numpy_blas import use_one_thread
 from nanoeuler.training.checkpoint import Checkpoints
 from nanoeuler.training.job import Job, Scores
@@ -165,12 +165,7 @@ class Worker:
         """On rank 0: what devices of all ranks took since the first call, where all of their kind
         are measured."""
         own = self.meter.joules()
-        ranks = [own, *self.job.group.collect(own)]
-        return {
-            kind: sum(each[kind] for each in ranks)
-            for kind in ENERGIES
-            if all(kind in each for each in ranks)
-        }
+        return sum_joules([own, *self.job.group.collect(own)])
 
     # ---- a step
 

@@ -20,7 +20,7 @@ from nanoeuler.storage.files import read_json
 from nanoeuler.storage.integrity import Origin, read_sealed
 from nanoeuler.storage.shape import check_shape, read_lines
 from nanoeuler.storage.timing import read_times
-from nanoeuler.system.energy import ENERGIES
+from nanoeuler.system.energy import ENERGIES, sum_joules
 
 Json = dict[str, Any]
 """An object of a JSON file."""
@@ -174,12 +174,7 @@ class Run:
     @property
     def joules(self) -> dict[str, float]:
         """Energy of all stages, as far as all were measured."""
-        each = [stage.joules for stage in self.stages.values() if stage.last]
-        return {
-            kind: sum(taken[kind] for taken in each)
-            for kind in ENERGIES
-            if each and all(kind in taken for taken in each)
-        }
+        return sum_joules([stage.joules for stage in self.stages.values() if stage.last])
 
     @property
     def evaluations(self) -> dict[str, Json]:
