@@ -96,6 +96,8 @@ class Chat:
         if line.startswith("/") and "\n" not in line:  # a pasted text is no command
             self.obey(line)
         elif line.strip():
+            if "\ufffd" in line:  # put there by `lenient`
+                self.notice("the model reads \ufffd where this was not UTF-8")
             self.conversation.say(line.strip())
             self.answer()
         elif self.conversation.unfinished:

@@ -228,6 +228,11 @@ def test_a_line_that_cannot_be_encoded_gets_one_sentence(chat):
     assert shown.endswith("\nblue\n")
 
 
+def test_a_line_that_was_not_utf_8_is_answered_and_told(chat):
+    notice, reply = chat("caf\ufffd").splitlines()[:2]
+    assert (notice, bool(reply)) == ("(the model reads \ufffd where this was not UTF-8)", True)
+
+
 def test_a_full_context_is_said_aloud(chat):
     shown = chat("Count.", "Count.", "Name a colour.", history=True)
     assert "(the context of 96 tokens is full: 1 oldest turn dropped)" in shown
