@@ -99,6 +99,21 @@ def test_each_record_is_a_document_and_what_has_no_text_is_counted(tmp_path, cap
         texts(tmp_path / "ids.parquet")
 
 
+def test_records_of_a_folder_that_are_damaged_are_refused_and_others_without_a_text_left_out(
+    tmp_path,
+):
+    (tmp_path / "good.jsonl").write_bytes(lines({"text": "One."}))
+    (tmp_path / "list.jsonl").write_bytes(b'["a"]\n["b"]\n')
+    assert texts(tmp_path) == ["One."]
+    (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(lines({"text": "Two."}))[:-9])
+    (tmp_path / "old.jsonl").write_bytes('{"text": "Drüben"}\n'.encode("cp1252"))
+    (tmp_path / "pointer.parquet").write_bytes(b"version https://git-lfs.example/spec/v1\n")
+    with pytest.raises(UserError, match="3 files cannot be read") as refused:
+        texts(tmp_path)
+    for name in ("cut.jsonl.gz: ", "old.jsonl: not UTF-8", "pointer.parquet: damaged parquet"):
+        assert f"{tmp_path}/{name}" in str(refused.value)
+
+
 def test_documents_in_a_file_part_at_the_end_of_text_or_at_a_line_of_one_s_own(tmp_path):
     file = tmp_path / "all.txt"
     file.write_text("One.\n<|endoftext|>\nTwo <|endoftext|> here.\n  <|endoftext|>\n\nThree.\n")
