@@ -7,9 +7,10 @@ so watches the starter. A shell in between, and a killed Snakemake inside, chang
 
 import os
 import signal
+import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 STARTER = "NANOEULER_STARTER"
@@ -17,6 +18,18 @@ STARTER = "NANOEULER_STARTER"
 LEFT_ALONE = signal.SIGUSR1
 """The signal at which a stage ends whose starter is gone; no other one sends it."""
 POLL_SECONDS = 0.5
+
+
+def output_of(
+    command: Sequence[str], seconds: float, env: Mapping[str, str] | None = None
+) -> str | None:
+    """What a command prints; None where it is missing, fails, or takes longer than that."""
+    try:
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=seconds, check=True, env=env
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
 
 
 def own_identity() -> str:

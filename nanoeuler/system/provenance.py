@@ -7,13 +7,13 @@ It takes a few milliseconds and needs neither a git checkout nor the network.
 import functools
 import os
 import platform
-import subprocess
 import time
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from nanoeuler.system.machine import usable_cores
+from nanoeuler.system.processes import output_of
 from nanoeuler.version import __version__
 
 PACKAGES = (
@@ -65,7 +65,6 @@ def checkout(root: Path) -> dict[str, Any]:
 
 def git(root: Path, *arguments: str) -> str | None:
     """Return the output of a git command in `root`, or None where git is missing or fails."""
-    command = ["git", "-C", str(root), *arguments]
     environment = {
         key: value
         for key, value in os.environ.items()
@@ -73,12 +72,8 @@ def git(root: Path, *arguments: str) -> str | None:
     }
     # `status` must not touch the index of a checkout that somebody works in
     environment["GIT_OPTIONAL_LOCKS"] = "0"
-    try:
-        return subprocess.run(
-            command, capture_output=True, text=True, timeout=10, check=True, env=environment
-        ).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return None
+    printed = output_of(["git", "-C", str(root), *arguments], 10, env=environment)
+    return None if printed is None else printed.strip()
 
 
 @functools.cache

@@ -24,7 +24,7 @@ from nanoeuler.config.settings import Training
 from nanoeuler.errors import UserError
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import FlatBuffer
-from nanoeuler.model.weights_file import load_parameters, load_tensors, save_tensors
+from nanoeuler.model.weights_file import load_tensors, save_tensors
 from nanoeuler.storage.files import link_or_copy, read_json, sha256_file, write_json
 from nanoeuler.storage.folders import atomic_folder, files_of_ours, move_folder
 from nanoeuler.storage.integrity import Origin, check_file, check_seal, seal
@@ -210,14 +210,6 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
     for name in {WEIGHTS, OPTIMIZER} & content["sha256"].keys():
         check_file(folder / name, content["sha256"][name], origin)
     return content
-
-
-def read_parameters(folder: Path, config: ModelConfig) -> np.ndarray:
-    """Flat parameters of a model or checkpoint folder, for a model of `config`.
-
-    Raises `UserError` when they don't fit.
-    """
-    return load_parameters(folder / WEIGHTS, config)
 
 
 # ---- when they are due, a thread that writes them beside training, and which of them stay

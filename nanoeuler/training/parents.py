@@ -25,8 +25,9 @@ from nanoeuler.model.files import (
 from nanoeuler.model.flat import FlatBuffer, draw
 from nanoeuler.model.frozen import Frozen
 from nanoeuler.model.quantized import QuantizedBuffer
+from nanoeuler.model.weights_file import load_parameters
 from nanoeuler.tokenizer import Tokenizer
-from nanoeuler.training.checkpoint import Checkpoints, read_checkpoint, read_parameters
+from nanoeuler.training.checkpoint import Checkpoints, read_checkpoint
 
 UNTUNED_TEMPLATE = "alpaca"
 """The template of prompts for a parent that was tuned with none."""
@@ -46,7 +47,7 @@ class Parent:
         """What is trained: the parameters as they were read, or fresh adapters if `model` has
         any. Nobody else may have them."""
         if self.started and model.lora is None:
-            self.weights[...] = read_parameters(self.folder, model)  # type: ignore[index]
+            self.weights[...] = load_parameters(self.folder / WEIGHTS, model)  # type: ignore[index]
         self.started = True
         return self.at_start(model, seed)
 

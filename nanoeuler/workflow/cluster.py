@@ -2,7 +2,6 @@
 
 import getpass
 import re
-import subprocess
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from math import inf
 from typing import Any
 
 from nanoeuler.log import counted
+from nanoeuler.system.processes import output_of
 
 USUAL_CPUS = 16
 """CPUs of a job where the configuration leaves it to the cluster, and nodes have as many."""
@@ -50,12 +50,7 @@ def ask_accounts() -> list[str]:
 
 def answer_of(command: list[str]) -> list[str]:
     """The lines that a command of Slurm prints; none where it is missing, fails or is silent."""
-    try:
-        return subprocess.run(
-            command, capture_output=True, text=True, timeout=PATIENCE, check=True
-        ).stdout.splitlines()
-    except (OSError, subprocess.SubprocessError):
-        return []
+    return (output_of(command, PATIENCE) or "").splitlines()
 
 
 def read_node(line: str) -> Node:

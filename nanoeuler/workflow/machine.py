@@ -1,14 +1,13 @@
 """The machine that a workflow runs on: its GPUs, its memory, and the environment of the jobs."""
 
 import os
-import subprocess
 import sys
 from collections.abc import Container, Mapping
 from typing import Any
 
 from nanoeuler.backend import webgpu_problem
 from nanoeuler.system.machine import memory
-from nanoeuler.system.processes import STARTER, own_identity
+from nanoeuler.system.processes import STARTER, output_of, own_identity
 
 ALL_CORES = 64
 """More cores than most machines have: Snakemake lowers it to the number that it was given."""
@@ -58,12 +57,7 @@ def usable_gpus(device: str = "auto") -> int:
 
 def nvidia_gpus() -> int:
     """GPUs that the driver's tool lists and CUDA_VISIBLE_DEVICES leaves."""
-    try:
-        listed = subprocess.run(
-            ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=True
-        ).stdout
-    except (OSError, subprocess.SubprocessError):
-        return 0
+    listed = output_of(["nvidia-smi", "-L"], 20) or ""
     found = sum(line.startswith("GPU ") for line in listed.splitlines())
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:

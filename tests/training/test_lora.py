@@ -12,8 +12,8 @@ from nanoeuler.errors import UserError
 from nanoeuler.interchange.adapters import import_adapters
 from nanoeuler.model.adapters import adapted
 from nanoeuler.model.files import load_model
+from nanoeuler.model.weights_file import load_parameters
 from nanoeuler.storage.files import sha256_file
-from nanoeuler.training.checkpoint import read_parameters
 from nanoeuler.training.parents import Parent
 
 LORA = {"rank": 4, "dropout": 0.2, "targets": "all"}
@@ -84,7 +84,8 @@ def test_adapters_resume_to_the_bit_after_kill_9(adapting, tuned, stage):
 def test_a_start_that_is_made_again_is_the_same_although_an_engine_trained_in_its_memory(tuned):
     saved = load_model(tuned)
     model = adapted(saved.config, Lora(rank=4))
-    parent = Parent(tuned, read_parameters(tuned, saved.config), "", {})
+    weights = load_parameters(tuned / "model.safetensors", saved.config)
+    parent = Parent(tuned, weights, "", {})
     adapters = parent.start(model, 3)
     first = adapters.copy()
     assert np.array_equal(parent.weights, saved.parameters)
