@@ -215,7 +215,6 @@ def model_folder(options: argparse.Namespace) -> Path:
 
 
 def config_model(config: dict[str, Any]) -> "ModelConfig":
-    """The model of `--config`."""
     from nanoeuler.model.config import ModelConfig
 
     if "model" not in config:

@@ -37,7 +37,6 @@ def register(subparsers: Subparsers) -> None:
 
 
 def add_stage(subparsers: Subparsers, stage: Stage) -> None:
-    """Add the subcommand of a stage."""
     parser = subparsers.add_parser(
         stage.section,
         help=stage.help,

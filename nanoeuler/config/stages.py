@@ -17,8 +17,6 @@ class Records(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """A stage of training."""
-
     name: str
     """Its rule, and its folder results/<run>/<name>."""
     section: str

@@ -107,7 +107,6 @@ def properties(schema: Schema) -> dict[str, Schema]:
 
 
 def find_rule(key: Key, schema: Schema) -> Schema:
-    """The rule for `key`."""
     return functools.reduce(lambda rule, part: inner_rule(part, rule), key, schema)
 
 

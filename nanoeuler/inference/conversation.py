@@ -32,8 +32,6 @@ class Choice:
 
 @dataclass
 class Turn:
-    """A prompt and its reply."""
-
     prompt: list[int]  # `</s>` first, unless it continues the text of the turn before
     reply: list[int] = field(default_factory=list)
     ended: bool = False  # by `</s>`; False: broken off at the limit or by the user

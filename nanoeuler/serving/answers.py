@@ -293,8 +293,6 @@ class CallReader:
 
 
 class ChatAnswer(Answer[ChatCompletion]):
-    """The answer to a chat."""
-
     prefix = "chatcmpl"
     whole_name = "chat.completion"
     part_name = "chat.completion.chunk"
@@ -346,8 +344,6 @@ class ChatAnswer(Answer[ChatCompletion]):
 
 
 class CompletionAnswer(Answer[Completion]):
-    """The answer to a completion."""
-
     prefix = "cmpl"
     whole_name = part_name = "text_completion"
 

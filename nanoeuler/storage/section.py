@@ -73,7 +73,6 @@ def subsection(
     field_specifiers=(key, optional, subsection),
 )
 def section(kind: type[T]) -> type[T]:
-    """Decorate a class as a section."""
     return dataclass(frozen=True, kw_only=True, eq=False)(kind)
 
 

@@ -119,7 +119,6 @@ class SortedRuns:
         self.written += len(records)
 
     def remove(self) -> None:
-        """Delete the files."""
         self.path.unlink(missing_ok=True)
         self.borders.unlink(missing_ok=True)
 

@@ -75,7 +75,6 @@ class WordTable:
         )  # fmt: skip
 
     def reserve(self, words: int) -> None:
-        """Make room for `words` words."""
         if words > len(self.records):
             records = np.empty((max(words, 2 * len(self.records)), 4), np.int64)
             records[: self.size] = self.records[: self.size]

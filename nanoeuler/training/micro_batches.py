@@ -68,7 +68,6 @@ def even_share(rows: int, limit: int) -> int:
 
 
 def largest_divisor(number: int, limit: int) -> int:
-    """The largest divisor of `number` up to `limit`."""
     return next(divisor for divisor in range(limit, 0, -1) if number % divisor == 0)
 
 

@@ -33,8 +33,6 @@ from nanoeuler.training.streams import StepRows
 
 @dataclass
 class StepResult:
-    """The result of an update."""
-
     loss: float  # Σ −weight · logprob over all heads: nats per target
     first_head_loss: float  # mean over head 0's targets: nats per token
     gradient_norm: float  # before clipping

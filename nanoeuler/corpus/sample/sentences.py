@@ -56,7 +56,6 @@ def fill(template: str, subject: Subject, kind: str, pronoun: bool = False) -> s
 
 
 def tell(dice: Dice, subject: Subject, kind: str, pronoun: bool = False) -> str:
-    """Tell a fact in one sentence."""
     return capitalise(fill(dice.pick(STATEMENTS[kind]), subject, kind, pronoun))
 
 

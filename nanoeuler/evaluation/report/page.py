@@ -78,7 +78,6 @@ def header(run: Run, no_model: str | None) -> Markup:
 
 
 def sentence(run: Run) -> str:
-    """The run in a sentence."""
     text = "A language model"
     if run.first.parameters:
         text += f" of {short_count(run.first.parameters)} parameters"

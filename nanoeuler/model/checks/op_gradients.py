@@ -246,7 +246,6 @@ def check_embedding_at(ops: Backend, random: Generator) -> Iterator[Comparison]:
 
 
 def check_elementwise(op: str, ops: Backend, random: Generator) -> Iterator[Comparison]:
-    """An op of `ELEMENTWISE`."""
     x, dout = random.standard_normal((2, N, F))
     out, dx = np.empty((2, N, F))
     methodcaller(f"{op}_backward", dout, x, dx)(ops)

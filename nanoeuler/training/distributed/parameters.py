@@ -180,7 +180,6 @@ class SharedParameters:
             self.arriving[block]()
 
     def wait(self) -> None:
-        """Wait for all weights."""
         for wait in self.arriving.values():
             wait()
 

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
 
 class StageModule(Protocol):
-    """The interface of a stage's module."""
-
     def job(self, inputs: "Inputs[Any]", backend: "Backend", group: "Group") -> "Job":
         """All that `train` needs to know. Raises `UserError` for input that does not fit."""
 
