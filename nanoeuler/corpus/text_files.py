@@ -110,20 +110,25 @@ def buffered(file: Path) -> io.BufferedReader:
 
 def read_records(file: Path, records: Iterable[Any], aloud: bool) -> Iterator[str]:
     """Yield the `text` of each record of a file; others are counted and said."""
-    bad = 0
+    bad = halved = 0
     try:
         for record in records:
             text = record.get("text") if isinstance(record, dict) else None
             if not isinstance(text, str):
                 bad += 1
             elif text.strip():
-                yield decode(text.encode("utf-8", "replace")).text
+                raw = text.encode("utf-8", "replace")
+                halved += raw.count(b"?") > text.count("?")
+                yield decode(raw).text
     except UnfitText:
         raise
     except UserError as error:
         raise UnfitText(str(error)) from error
     if bad and aloud:
         log.line("text", f"{file}: {log.counted(bad, 'record')} without a `text` left out")
+    if halved and aloud:
+        told = f"{log.counted(halved, 'record')} with half a character (a lone surrogate)"
+        log.line("text", f"{file}: {told}, which is read as a question mark")
 
 
 def records_of(file: Path) -> Iterator[Any]:

@@ -81,7 +81,10 @@ def lines(*records: object) -> bytes:
 
 
 def test_each_record_is_a_document_and_what_has_no_text_is_counted(tmp_path, capsys):
-    records = b"\n" + lines({"text": None}, {"text": "One."}, {"text": "Two é."}, {"id": 1}, [1])
+    records = b"\n" + lines(
+        *({"text": None}, {"text": "One."}, {"text": "Two é."}, {"id": 1}, [1]),
+        {"text": "6?\ud83d"},
+    )
     (tmp_path / "pages.jsonl").write_bytes(records)
     (tmp_path / "more.jsonl.gz").write_bytes(gzip.compress(lines({"text": "Three."})))
     (tmp_path / "chats.jsonl").write_bytes(lines({"messages": []}))
@@ -90,8 +93,9 @@ def test_each_record_is_a_document_and_what_has_no_text_is_counted(tmp_path, cap
         ("ids", "(1)) t(id)"),
     ):
         duckdb.execute(f"copy (select * from (values {rows}) to '{tmp_path / name}.parquet'")
-    assert texts(tmp_path) == ["Three.", "One.", "Two é.", "Four ü.", "Five."]
+    assert texts(tmp_path) == ["Three.", "One.", "Two é.", "6??", "Four ü.", "Five."]
     said = capsys.readouterr().err
+    assert "pages.jsonl: 1 record with half a character" in said
     assert "pages.jsonl: 3 records without a `text` left out" in said
     assert "rows.parquet: 1 record without a `text` left out" in said
     assert "left out 1 .jsonl without `text`, 1 .parquet without `text`" in said

@@ -80,8 +80,7 @@ def choose_readers(
         own_files = [file for file in found if os.path.realpath(file) not in taken]
         if not own_files:
             raise UserError(
-                f"{entry}: all its files belong to sources named before it; "
-                "take it out of corpus.sources"
+                f"{entry}: all its files belong to sources named before it; leave it out"
             )
         taken.update(os.path.realpath(file) for file in own_files)
         name, reading = unused(slug(entry), names), readings.get(entry, USUAL)
