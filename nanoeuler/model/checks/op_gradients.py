@@ -4,7 +4,7 @@ Each op is compared with finite differences at small odd shapes. The loss is the
 outputs, each multiplied by a fixed random number.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from operator import methodcaller
 
@@ -25,6 +25,7 @@ from nanoeuler.model.checks.comparison import ELEMENTWISE, Comparison, compare, 
 
 N, D, F, V = 5, 6, 7, 9
 """Tokens, dim, ffn and vocabulary."""
+GATED = "gate", "up"
 
 
 def check_ops(backend: Backend | None = None) -> Iterator[Comparison]:
@@ -146,21 +147,6 @@ def check_attention(ops: Backend, random: Generator, cap: float = 0.0) -> Iterat
     yield from check_derivatives(case, loss, tensors)
 
 
-def check_gated(op: str, ops: Backend, random: Generator) -> Iterator[Comparison]:
-    """SwiGLU or GEGLU."""
-    gate, up = random.standard_normal((N, F)), random.standard_normal((N, F))
-    out = np.empty((N, F))
-    dout = random.standard_normal((N, F))
-    dgate, dup = np.empty_like(gate), np.empty_like(up)
-    methodcaller(f"{op}_backward", dout.copy(), gate, up, dgate, dup)(ops)
-
-    def loss() -> float:
-        methodcaller(op, gate, up, out)(ops)
-        return float((out * dout).sum())
-
-    yield from check_derivatives(op, loss, {"gate": (gate, dgate), "up": (up, dup)})
-
-
 def check_soft_cap(ops: Backend, random: Generator) -> Iterator[Comparison]:
     x, dout, slope = random.standard_normal((3, N, F))
     ops.soft_cap(x.copy(), 2.0, slope)
@@ -245,16 +231,20 @@ def check_embedding_at(ops: Backend, random: Generator) -> Iterator[Comparison]:
     yield from check_derivatives("embedding_at", loss, tensors)
 
 
-def check_elementwise(op: str, ops: Backend, random: Generator) -> Iterator[Comparison]:
-    x, dout = random.standard_normal((2, N, F))
-    out, dx = np.empty((2, N, F))
-    methodcaller(f"{op}_backward", dout, x, dx)(ops)
+def check_elementwise(
+    op: str, names: Sequence[str], ops: Backend, random: Generator
+) -> Iterator[Comparison]:
+    """An op of an array, or of a gate and what it lets through."""
+    inputs, gradients = random.standard_normal((2, len(names), N, F))
+    out, dout = random.standard_normal((2, N, F))
+    methodcaller(f"{op}_backward", dout.copy(), *inputs, *gradients)(ops)
 
     def loss() -> float:
-        methodcaller(op, x, out)(ops)
+        methodcaller(op, *inputs, out)(ops)
         return float((out * dout).sum())
 
-    yield from check_derivatives(op, loss, {"x": (x, dx)})
+    pairs = zip(inputs, gradients, strict=True)
+    yield from check_derivatives(op, loss, dict(zip(names, pairs, strict=True)))
 
 
 CHECKS: dict[str, Callable[[Backend, Generator], Iterator[Comparison]]] = {
@@ -264,14 +254,14 @@ CHECKS: dict[str, Callable[[Backend, Generator], Iterator[Comparison]]] = {
     "rope": check_rope,
     "attention": check_attention,
     "attention with a cap": partial(check_attention, cap=2.0),
-    "swiglu": partial(check_gated, "swiglu"),
+    "swiglu": partial(check_elementwise, "swiglu", GATED),
     "cross_entropy": check_cross_entropy,
     "preference": check_preference,
     "bias": check_bias,
     "embedding_at": check_embedding_at,
     "layer_norm": partial(check_add_norm, "add_layer_norm"),
-    **{op: partial(check_elementwise, op) for op in ELEMENTWISE},
-    "geglu": partial(check_gated, "geglu"),
+    **{op: partial(check_elementwise, op, ["x"]) for op in ELEMENTWISE},
+    "geglu": partial(check_elementwise, "geglu", GATED),
     "soft_cap": check_soft_cap,
 }
 """The ops, and what checks the gradients of each."""
