@@ -129,6 +129,8 @@ def test_a_file_of_ones_own_is_read_again_when_its_content_has_changed(resolve, 
     assert identity() != first
     if rule == "fetch_questions":
         assert identity(sample={"seed": 1}) == {}
+        odd = {"questions": {"world": {"url": "gopher://example.org/x"}}}
+        assert identity(sources=odd) == {}  # refused where it is fetched
 
 
 @pytest.mark.parametrize(

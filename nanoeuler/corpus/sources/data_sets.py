@@ -3,6 +3,7 @@
 Instructions and preferences are tuned on; models are measured on questions and tasks.
 """
 
+import contextlib
 import hashlib
 import os
 from abc import abstractmethod
@@ -64,9 +65,12 @@ class DataSets(Source):
         if config.get("sample") and name in self.listed(config):
             return {}
         entry = self.entry(config, name)
-        places = [resolve(each["url"]) for each in entry.get("mixture") or [entry] if "url" in each]
-        local = [place for place in places if isinstance(place, Path) and os.access(place, os.R_OK)]
-        found = [kept_sha256(path) for path in local if path.is_file()]
+        found = []
+        for each in entry.get("mixture") or [entry]:
+            with contextlib.suppress(UserError):  # an address that fetching will refuse
+                place = resolve(each.get("url", ""))
+                if isinstance(place, Path) and place.is_file() and os.access(place, os.R_OK):
+                    found.append(kept_sha256(place))
         return {"content": found} if found else {}
 
     def download_bytes(self, config: Config, item: str) -> float | None:
