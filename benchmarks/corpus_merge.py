@@ -32,13 +32,14 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from nanoeuler.corpus import contamination  # noqa: E402
-from nanoeuler.corpus.batches import Batch, ordered_map  # noqa: E402
+from nanoeuler.corpus.batches import Batch  # noqa: E402
 from nanoeuler.corpus.contamination import Measured, Runs, hash_runs  # noqa: E402
 from nanoeuler.corpus.document_sources import Outline, Reader  # noqa: E402
 from nanoeuler.corpus.near_duplicates import find_near_copies  # noqa: E402
 from nanoeuler.corpus.signatures import HASHES  # noqa: E402
 from nanoeuler.corpus.survey import COPY, survey  # noqa: E402
 from nanoeuler.storage.spilled import map_file  # noqa: E402
+from nanoeuler.system.threads import ordered_map  # noqa: E402
 
 BLOCK = 1_000_000
 COPIES, CHANGED = 0.09, 0.25  # at most, of a copy's bytes: some are too far from the original
