@@ -127,6 +127,7 @@ class Tokenizer(Section):
         "pretrain.init_from can go on from a model that was trained with it; null learns one from "
         "the corpus",
         default=None,
+        names_files=True,
         min_length=1,
     )
 

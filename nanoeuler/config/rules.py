@@ -92,20 +92,25 @@ def rule_identity(config: Config, rule: str) -> str:
 
 
 def own_files(settings: Mapping[str, Any]) -> list[str]:
-    """The hashes of files of your own that sections name: the model that a stage starts from, a
-    tokenizer, functions that reward."""
-    named: list[str] = []
-    for section in settings.values():
-        if isinstance(section, Mapping):
-            named += [
-                section[key] for key in ("init_from", "old_tokens", "path") if section.get(key)
-            ]
-            terms = section.get("reward", [])
-            for term in [terms] if isinstance(terms, str) else terms:
-                named += [part.strip() for part in re.split("[:*]", term)]  # 0.5 * FILE.py:FUNCTION
+    """The hashes of the files that keys with `names_files` name, by themselves, by the folder of a
+    model, or in a reward (0.5 * FILE.py:FUNCTION)."""
     inside = ("", "model.safetensors", "model/model.safetensors", "tokenizer.json")
-    files = [Path(name, part) for name in named for part in inside]
+    files = {
+        Path(part.strip(), name): None  # once, in this order
+        for value in values_that_name_files(settings, Configuration)
+        for part in (value, *re.split("[:*]", value))
+        for name in inside
+    }
     return [kept_sha256(file) for file in files if file.is_file() and os.access(file, os.R_OK)]
+
+
+def values_that_name_files(values: Mapping[str, Any], section: type[Section]) -> Iterator[str]:
+    for item in fields(section):
+        value, inner = values.get(item.name), section_type(item)
+        if inner and isinstance(value, Mapping):
+            yield from values_that_name_files(value, inner)
+        elif value and item.metadata.get("names_files"):
+            yield from [value] if isinstance(value, str) else value
 
 
 def select(config: Config, reads: Iterable[str]) -> dict[str, Any]:

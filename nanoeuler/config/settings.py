@@ -116,6 +116,7 @@ class Training(Section):
         "random weights in pretrain, the pretrained model in sft, and the model of the stage "
         "before in dpo and rl",
         default=None,
+        names_files=True,
     )
     batch_tokens: int = key("tokens of one optimizer step, padding included", ge=1)
     learning_rate: float = key("peak learning rate", gt=0, le=1)
@@ -171,6 +172,7 @@ class Pretrain(Training):
         "manifest.json of the tokens that the model of init_from has learned from; some of them "
         "are mixed with the corpus, so that the model forgets less of them; null takes none",
         default=None,
+        names_files=True,
     )
     old_share: float = key("old tokens for each token of the corpus", default=0.3, gt=0, le=100)
     sample_prompt: str | None = key(
@@ -369,6 +371,7 @@ class Rl(Tuning):
         "schema:FILE (it is JSON that this schema allows), or FILE.py:FUNCTION of your own; a list "
         "is a sum, whose items may have a weight in front, such as 0.5 * number",
         default="answer",
+        names_files=True,
     )
     reward_seconds: float = key(
         "the longest that a function of your own or a regular expression may take for a reply",

@@ -42,8 +42,6 @@ from nanoeuler.system.machine import free_memory
 LABELS = ("id", "url", "language", "language_score", "int_score")
 OVERSHOOT = 1.1  # times the budget: the most that fetching another row group may lead to
 MEMORY = 1_000_000_000  # bytes that DuckDB may take, beside the texts of a row group
-
-
 BLANK = b" \t\n\r"
 
 

@@ -32,17 +32,20 @@ def key(
     default: Any = MISSING,
     form: str | None = None,
     reruns: Reruns = Reruns.ALWAYS,
+    names_files: bool = False,
     **limits: Any,
 ) -> Any:
     """A field of a section.
 
     A key without `default` must be given, unless it is `optional`. `form` says in words what a
-    pattern stands for. `limits` are pydantic's: ge, gt, le, lt, pattern, min_length.
+    pattern stands for. With `names_files` the content of the files that it names is a part of its
+    value. `limits` are pydantic's: ge, gt, le, lt, pattern, min_length.
     """
     extra: dict[str, Any] = {"x-form": form} if form else {}
     metadata = limits | {
         "description": meaning,
         "reruns": reruns,
+        "names_files": names_files,
         "json_schema_extra": extra,
     }
     if isinstance(default, list):
