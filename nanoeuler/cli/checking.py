@@ -45,7 +45,7 @@ def register(subparsers: Subparsers) -> None:
         "--config that sets it is compared in it. With --op and --candidate, an op that you wrote "
         "is compared with the specification, and the likely mistake is named.",
     )
-    parser.add_flag("--quick", "fewer and smaller models: a second or two")
+    parser.add_flag("--quick", "fewer and smaller models: seconds, but minutes on a GPU")
     parser.add_argument(
         "--config",
         metavar="C",

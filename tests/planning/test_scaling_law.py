@@ -90,7 +90,7 @@ def test_a_plan_says_the_bits_per_byte_and_how_far_it_may_be_off(monkeypatch):
         ("model.layers=16", {"gutenberg": 9e9, "fineweb": 9e9}, 1, "bytes of text are not within"),
         ("model.layers=16", {"gutenberg": 9e7}, 1, "a text of books and web pages"),
         ("model.layers=16", {"gutenberg": 1e7, "fineweb": 9e7}, 1, "about as much of both"),
-        ("model.layers=16", BOTH, 40, "40 epochs are more than the 4"),
+        ("model.layers=16", BOTH, 40, "40 epochs are more than the 3"),
         ("model.mtp_heads=4", BOTH, 1, "the first head, which has less than half"),
         ("pretrain.batch_tokens=262144", BOTH, 1, "262,144 tokens of a step are not within 16,384"),
         ("tokenizer.vocab_size=512", BOTH, 1, "512 entries of the vocabulary are not within"),
