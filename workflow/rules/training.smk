@@ -63,6 +63,7 @@ for stage in STAGES:
         input:
             paths.parent_weights(stage),
             list(paths.material(stage).values()),
+            [ancient(paths.fit)] if stage.records and paths.learned_records else [],
             tokenizer=paths.tokenizer,
         output:
             **paths.model(stage.name),
