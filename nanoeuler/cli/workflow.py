@@ -53,7 +53,9 @@ def run_run(options: argparse.Namespace) -> int:
     check(files, stages)
     if not files and "--configfile" not in theirs:
         files = [str(find(DEFAULT_CONFIG))]
-    arguments = [*stages, "--quiet", "host", "reason"]
+    # before pretraining; as a new input of the stages' rules it would train finished models anew
+    wanted = ["check_fit"] if {*stages} - {"download", "pretrain", "all"} else []
+    arguments = [*stages, *wanted, "--quiet", "host", "reason"]
     arguments += ["--configfile", *files] if files else []
     status = run_snakemake(arguments, theirs)
     if status == 0 and stages in ([], ["all"]) and not theirs:

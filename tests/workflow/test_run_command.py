@@ -46,6 +46,14 @@ def test_a_stage_of_a_configuration_is_run_and_its_failure_ends_in_a_sentence(ch
     assert not (checkout.path / "results/mine/pretrain/model").exists()
 
 
+@pytest.mark.parametrize("stage", ["dpo", "evaluate"])
+def test_records_that_do_not_fit_are_told_before_what_a_later_stage_needs(checkout, stage):
+    assert run(checkout, stage, NANOEULER_STUB_FAIL="fit").returncode == 1
+    stages = {call.split()[0] for call in checkout.calls}
+    assert "fit" in stages
+    assert not stages & {"pretrain", "sft", "dpo"}
+
+
 def test_a_slip_is_met_by_what_was_meant(command, checkout, monkeypatch):
     monkeypatch.chdir(checkout.path)
     checkout.write("config/small.yaml", "run: small\n")

@@ -63,7 +63,6 @@ for stage in STAGES:
         input:
             paths.parent_weights(stage),
             list(paths.material(stage).values()),
-            [ancient(paths.fit)] if stage.records and paths.learned_records else [],
             tokenizer=paths.tokenizer,
         output:
             **paths.model(stage.name),
