@@ -19,6 +19,7 @@ from nanoeuler.backend.records import (
     Norm,
     NormGradients,
     RmsNorm,
+    RopeTable,
     Rotation,
 )
 
@@ -121,6 +122,22 @@ class Backend(Primitives):
         return {}
 
     # ---- rotary positions
+
+    def rope_table(
+        self,
+        positions: int,
+        head_size: int,
+        theta: float,
+        scale_I: np.ndarray | float = 1.0,
+        factor: float = 1.0,
+    ) -> RopeTable:
+        """cos φ and sin φ, φ = position · θ^(−2i/E), each (positions, E / 2).
+
+        With scaled positions, φ has the factor scale[i], and cosines and sines have `factor`.
+        """
+        frequencies = scale_I * theta ** (-np.arange(0, head_size, 2) / head_size)
+        angles = np.arange(positions)[:, None] * frequencies
+        return self.from_host(factor * np.cos(angles)), self.from_host(factor * np.sin(angles))
 
     def linear_rope(
         self, x_NI: Array, weight_OI: Array, out_NO: Array, rotated: list[Array], by: Rotation

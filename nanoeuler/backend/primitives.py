@@ -313,20 +313,6 @@ class Primitives(ABC):
     # ---- rotary positions
 
     @abstractmethod
-    def rope_table(
-        self,
-        positions: int,
-        head_size: int,
-        theta: float,
-        scale_I: np.ndarray | float = 1.0,
-        factor: float = 1.0,
-    ) -> RopeTable:
-        """cos φ and sin φ, φ = position · θ^(−2i/E), each (positions, E / 2).
-
-        With scaled positions, φ has the factor scale[i], and cosines and sines have `factor`.
-        """
-
-    @abstractmethod
     def rope(
         self, x_NHE: Array, positions_N: Array, table: RopeTable, *, inverse: bool = False
     ) -> None:

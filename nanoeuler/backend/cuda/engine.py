@@ -210,18 +210,6 @@ class CudaBackend(DecodingOps, LogitOps, BiasedOps, FormOps, OptimizerOps):
 
     # ---- rotary positions
 
-    def rope_table(
-        self,
-        positions: int,
-        head_size: int,
-        theta: float,
-        scale_I: np.ndarray | float = 1.0,
-        factor: float = 1.0,
-    ) -> RopeTable:
-        frequencies = scale_I * theta ** (-np.arange(0, head_size, 2) / head_size)
-        angles = np.arange(positions)[:, None] * frequencies
-        return self.from_host(factor * np.cos(angles)), self.from_host(factor * np.sin(angles))
-
     def rope(
         self, x_NHE: Array, positions_N: Array, table: RopeTable, *, inverse: bool = False
     ) -> None:
