@@ -154,6 +154,30 @@ def test_a_file_that_a_stage_starts_from_reruns_it_when_it_has_changed(resolve, 
     assert len(seen) == 2
 
 
+@pytest.mark.parametrize(
+    ("rule", "section", "files"),
+    [("extract_documents", "documents", "files"), ("extract_fineweb", "fineweb", "shards")],
+)
+def test_a_file_of_documents_is_read_again_when_it_has_changed(resolve, rule, section, files):
+    """By its size and time, as reading a terabyte for its hash takes hours."""
+    own = Path("mine.parquet")
+
+    def identity(sha256: str | None = None, **changes: object) -> object:
+        entry = {"url": "mine.parquet", "sha256": sha256}
+        sources = {"sources": {section: {files: [entry]}}}
+        return STEPS[rule].entry(resolve() | sources | changes, "000")
+
+    missing = identity()
+    own.write_text("one")
+    first = identity()
+    assert first != missing
+    assert identity() == first
+    own.write_text("three")
+    assert identity() != first
+    assert identity(sample={"seed": 1}) == missing
+    assert identity("a" * 64) == {"sha256": "a" * 64}
+
+
 def test_the_order_of_keys_does_not_matter(resolve):
     config = resolve()
     shuffled = dict(reversed(config.items())) | {

@@ -26,7 +26,7 @@ from nanoeuler.corpus.sources.source import (
     TextSource,
     filtered,
     find_section,
-    without_address,
+    with_file,
 )
 from nanoeuler.errors import UserError
 from nanoeuler.storage.section import Name, Reruns, Section, key, optional, section
@@ -117,7 +117,7 @@ class Documents(TextSource):
                     "sources.documents.revision",
                     "sources.documents.files",
                 ),
-                entry=lambda config, item: without_address(listed(config)[int(item)]),
+                entry=lambda config, item: with_file(config, listed(config)[int(item)]),
                 pattern=r"\d{3,6}",
                 heavy=True,
             ),

@@ -16,7 +16,7 @@ from nanoeuler.corpus.sources.source import (
     TextSource,
     filtered,
     find_section,
-    without_address,
+    with_file,
 )
 from nanoeuler.storage.section import Name, Reruns, Section, key, optional, section
 
@@ -109,7 +109,7 @@ class Fineweb(TextSource):
                 "sources.fineweb.revision",
                 "sources.fineweb.shards",
             ),
-            entry=lambda config, item: without_address(shard(config, item)),
+            entry=lambda config, item: with_file(config, shard(config, item)),
             pattern=r"\d{3,6}",
             megabytes=2000,
             heavy=True,

@@ -9,6 +9,7 @@ step is a subcommand of nanoeuler and a rule of the workflow that calls it. A me
 an item may also be given a wildcard, such as "{item}".
 """
 
+import contextlib
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from nanoeuler.corpus.addresses import resolve
 from nanoeuler.errors import UserError
 from nanoeuler.storage.files import canonical_json
 from nanoeuler.storage.section import Section, key, optional, section
@@ -264,3 +266,18 @@ def without_address(entry: Mapping[str, Any]) -> dict[str, Any]:
     """An entry without its address if its hash is known: any file of that hash is the same file."""
     known = entry.get("sha256")
     return {key: value for key, value in entry.items() if key != "url" or not known}
+
+
+def with_file(config: Config, entry: Mapping[str, Any]) -> dict[str, Any]:
+    """An entry as above, with size and time of a local file of unknown hash, which may change.
+
+    Those of a sample are written by the run itself.
+    """
+    kept = without_address(entry)
+    if "url" in kept and not config.get("sample"):
+        with contextlib.suppress(UserError, OSError):  # an address that reading will refuse
+            place = resolve(kept["url"])
+            if isinstance(place, Path):
+                status = place.stat()
+                kept["file"] = [status.st_size, status.st_mtime_ns]
+    return kept
