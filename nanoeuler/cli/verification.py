@@ -31,10 +31,9 @@ def register(subparsers: Subparsers) -> None:
     )
     parser.add_argument(
         "--steps",
-        default="0:20",
         metavar="A:B",
-        help="the steps behind A up to B (default 0:20); 0: trains the whole stage again; without "
-        "a checkpoint up to A it begins with the seed",
+        help="the steps behind A up to B (default: the first 20); 0: trains the whole stage again; "
+        "without a checkpoint up to A it begins with the seed",
     )
     parser.add_json()
     parser.add_device()
@@ -49,13 +48,14 @@ def run_verify(options: argparse.Namespace) -> int:
     from nanoeuler.evaluation.verification import made, verify
     from nanoeuler.training.distributed.ranks import connected
 
-    steps = re.fullmatch("([0-9]+):([0-9]*)", options.steps)
-    if not steps:
-        raise UserError(f"--steps {brief(options.steps)}: give two steps, such as 100:120, or 0:")
     if len(options.words) > 2:
         raise UserError("verify: give the folder of a run and one stage")
     run, name = [*options.words, None][:2]
     stage = made(Path(run), name)
+    asked = options.steps if options.steps is not None else f"0:{min(20, max(stage.lines))}"
+    steps = re.fullmatch("([0-9]+):([0-9]*)", asked)
+    if not steps:
+        raise UserError(f"--steps {brief(asked)}: give two steps, such as 100:120, or 0:")
     settings = stage.stage.settings.read(stage.config[stage.stage.section])
     with group_of(options, stage.folder) as group:
         backend = engine_of(options, group, settings.precision, settings.residual_precision)

@@ -107,6 +107,16 @@ def test_other_weights_than_those_that_were_trained_are_told(copied, capsys):
     assert (status, found["model"]) == (0, None)
 
 
+def test_a_stage_of_fewer_than_twenty_steps_is_verified_whole_by_default(copied, capsys):
+    metrics = copied / "dpo/metrics.jsonl"
+    header, *lines = metrics.read_text().splitlines()
+    lines = [line for line in lines if json.loads(line)["step"] < 20]  # as if it was stopped there
+    metrics.write_text("\n".join([header, *lines]) + "\n")
+    end = json.loads(lines[-1])["step"]
+    status, found = verify(capsys, copied, "dpo")
+    assert (status, found["last"]) == (0, end)
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
