@@ -11,7 +11,7 @@ import json
 import math
 import shutil
 import sys
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,14 +105,16 @@ def run_experiment(options: argparse.Namespace) -> int:
     if not 0 < amount < math.inf:
         raise UserError(f"experiment: a trial of {amount:g} {unit} has no length; give more")
     seeds = seeds_of(options.seeds)
+    changes, swept = changes_of(options, seeds if isinstance(seeds, int) else len(seeds))
     experiment = prepare(
         find(options.words[0]),
-        changes_of(options, seeds if isinstance(seeds, int) else len(seeds)),
+        changes,
         seeds,
         options.level,
         unit=unit,
         amount=amount,
         name=options.name,
+        swept=swept,
     )
     experiment.write()
     if experiment.arms[0].tokens is None:
@@ -178,8 +180,11 @@ def run(experiment: "Experiment", targets: Sequence[Path], theirs: Sequence[str]
     return run_snakemake(arguments, theirs, output=sys.stderr)
 
 
-def changes_of(options: argparse.Namespace, seeds: int) -> list["Change"]:
-    """The changes that are asked for. Raises `UserError` for none, and for too many."""
+def changes_of(
+    options: argparse.Namespace, seeds: int
+) -> tuple[list["Change"], Iterator["Change"]]:
+    """The changes that are asked for, and those of a sweep. Raises `UserError` for none, and for
+    too many."""
     from nanoeuler.experiments.changes import read_change, read_sweep
 
     changes = [read_change(text) for text in options.change]
@@ -196,7 +201,7 @@ def changes_of(options: argparse.Namespace, seeds: int) -> list["Change"]:
         )
     if trials == seeds:
         raise UserError("experiment: nothing is changed; give a --change, or a --sweep")
-    return [*changes, *swept]
+    return changes, swept
 
 
 def budget_of(options: argparse.Namespace) -> tuple[str, float]:

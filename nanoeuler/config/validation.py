@@ -181,7 +181,7 @@ def fill_defaults(value: Any, schema: Schema) -> Any:
     if not isinstance(value, Mapping):
         return value
     filled = dict(value)
-    for key, rule in schema.get("properties", {}).items():
+    for key, rule in properties(schema).items():
         if key not in filled and "default" in rule:
             filled[key] = copy.deepcopy(rule["default"])
     return {key: fill_defaults(item, inner_rule(key, schema)) for key, item in filled.items()}

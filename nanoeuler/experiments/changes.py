@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from nanoeuler.config.loading import keys_in, parse_overrides
+from nanoeuler.config.loading import Config, keys_in, merge, parse_overrides
 from nanoeuler.config.rules import leaves
 from nanoeuler.config.validation import check, dotted
 from nanoeuler.config.yaml_file import read_yaml
@@ -56,9 +56,15 @@ class Sweep(Section):
 def read_change(text: str) -> Change:
     """Read a change of one key, or of several parted by commas: "model.dim=96,model.heads=3".
 
-    Raises `UserError` unless it changes the way of training.
+    Raises `UserError` unless it changes the way of training, each key once.
     """
-    return checked(parse_overrides(re.split(r",(?=\s*[\w.]+=)", text)), f"--change {text}")
+    change: Config = {}
+    for part in re.split(r",(?=\s*[\w.]+=)", text):
+        given = checked(parse_overrides([part]), f"--change {text}")
+        if twice := dict(leaves(change)).keys() & dict(leaves(given)):
+            raise UserError(f"--change {text}: {min(twice)} is given twice; keep one of them")
+        merge(change, given)
+    return change
 
 
 def read_sweep(path: Path) -> tuple[int, Iterator[Change]]:

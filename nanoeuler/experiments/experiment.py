@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from nanoeuler import log
 from nanoeuler.config import RESOLVED, write_resolved
 from nanoeuler.config.loading import Config, load_files, merge
 from nanoeuler.config.rules import leaves, rule_identity
@@ -238,22 +239,31 @@ def prepare(
     unit: str,
     amount: float,
     name: str | None,
+    swept: Iterable[Change] = (),
 ) -> Experiment:
     """The experiment that is asked for, with what an earlier attempt has measured.
 
     `seeds` may be their number, from that of the configuration on. A trial takes an `amount` of a
-    `unit`: tokens, minutes or joules. Raises `UserError` for a change that is none, and where the
-    folder holds another question.
+    `unit`: tokens, minutes or joules. Of the changes `swept`, those that train as an arm does are
+    left out. Raises `UserError` for one of the other changes that does, for a change that is none,
+    and where the folder holds another question.
     """
     tokens = int(amount) if unit == "tokens" else None
     arms: dict[str, Arm] = {}  # by what they train
-    for change in ({}, *changes):
+    asked_for = [{}, *changes]
+    alike = 0
+    for number, change in enumerate(itertools.chain(asked_for, swept)):
         config = config_of(file, change, tokens)
         taken = [arm.name for arm in arms.values()]
         arm = Arm(arm_name(change, taken) if change else BASE, change, config, tokens)
-        if same := arms.get(arm.identity):
+        if (same := arms.get(arm.identity)) and number < len(asked_for):
             raise UserError(f"{arm.title}: trains as {same.title} does; leave it out")
-        arms[arm.identity] = arm
+        alike += same is not None
+        arms.setdefault(arm.identity, arm)
+    if len(arms) == 1:
+        raise UserError("--sweep: each of its changes trains as the base does; change its values")
+    if alike:
+        log.line("sweep", f"{log.counted(alike, 'change')} left out, which train as another does")
     base, *_ = arms.values()
     if isinstance(seeds, int):
         seeds = range(base.config["seed"], base.config["seed"] + seeds)

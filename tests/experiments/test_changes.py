@@ -12,7 +12,7 @@ def test_a_change_sets_one_key_or_several():
     assert read_change("pretrain.beta1=0.8,model.dim=96") == both
     lists = read_change("pretrain.grow_at=[20, 40],model.dim=96")
     assert lists == {"pretrain": {"grow_at": [20, 40]}, "model": {"dim": "96"}}
-    section = read_change("pretrain={beta1: 0.8, weight_decay: 2e-1}")
+    section = read_change("pretrain.beta1=0.8,pretrain={weight_decay: 2e-1}")
     assert title(section) == "pretrain.beta1=0.8,pretrain.weight_decay=2e-1"
 
 
@@ -24,6 +24,7 @@ def test_a_change_sets_one_key_or_several():
         ("tokenizer.vocab_size=600", "on the same data; change keys of model and pretrain"),
         ("pretrain=3", "pretrain is a section; name a key in it"),
         ("pretrain", "is no override"),
+        ("model.dim=96,model={dim: 64}", "model.dim is given twice; keep one of them"),
     ],
 )
 def test_what_is_no_change_of_training_is_refused(text, sentence):
@@ -61,6 +62,10 @@ def test_draws_are_of_ranges_and_the_same_again(tmp_path):
     assert {each["pretrain"]["weight_decay"] for each in changes} == {0.1, 0.3}
     assert sweep(tmp_path, text) == (number, changes)
     assert sweep(tmp_path, text.replace("seed: 3", "seed: 4")) != (number, changes)
+    _, changes = sweep(tmp_path, text.replace(", log: true", ""))
+    rates = [each["pretrain"]["learning_rate"] for each in changes]
+    assert all(1e-4 <= rate <= 1e-2 for rate in rates)
+    assert sum(rate < 1e-3 for rate in rates) < 40  # a tenth of the range
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import sys
 import pytest
 from checkouts import ROOT
 
+from nanoeuler import log
 from nanoeuler.errors import UserError
 from nanoeuler.experiments.changes import read_change
 from nanoeuler.experiments.experiment import prepare
@@ -39,6 +40,17 @@ def test_what_cannot_be_compared_is_refused_in_a_sentence(tmp_path, arguments, w
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "results").exists()
+
+
+def test_changes_of_a_sweep_that_train_alike_are_trained_once(tmp_path, capsys):
+    changes = [read_change(f"pretrain.weight_decay={value}") for value in ("0.1", "0.2", "2e-1")]
+    asked = {"unit": "tokens", "amount": 60_000, "name": str(tmp_path / "mine")}
+    log.start()
+    experiment = prepare(LESSONS, [], [1, 2], 0.01, swept=changes, **asked)  # 0.1 is the base's
+    assert [arm.title for arm in experiment.arms] == ["base", "pretrain.weight_decay=0.2"]
+    assert "2 changes left out, which train as another does" in capsys.readouterr().err
+    with pytest.raises(UserError, match="--sweep: each of its changes trains as the base does"):
+        prepare(LESSONS, [], [1, 2], 0.01, swept=changes[:1], **asked)
 
 
 def test_joules_are_tokens_by_what_a_token_takes(tmp_path):
