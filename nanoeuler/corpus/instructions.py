@@ -16,7 +16,7 @@ one prompt are on one side.
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -90,8 +90,8 @@ class RecordKind(NamedTuple):
                 f"{self.name}.{name} in the sources file has neither a url nor a mixture of files "
                 "with one; give it one of them"
             )
-        records: dict[str, Record] = {}  # by their content
-        weights: dict[str, float] = {}  # the same keys → how often the record is seen
+        records: dict[str, Record] = {}  # by their canonical JSON
+        weights: dict[str, float] = {}  # likewise: how often a record is seen
         bad: Counter[str] = Counter()
         not_read: Counter[str] = Counter()
         mixture: list[dict[str, Any]] = []
@@ -114,19 +114,16 @@ class RecordKind(NamedTuple):
                 )
             not_read += unread
             bad += problems
-            before = len(records)
-            for key, record in found.items():
-                records.setdefault(key, record)
-                weights.setdefault(key, weight)
-            copies += twice + before + len(found) - len(records)
+            copies += twice + len(found.keys() & records.keys())
+            records |= found
+            weights = dict.fromkeys(found, weight) | weights  # that of the first file that has it
         address = ", ".join(member["url"] for member in mixture)
-        splits = split(records.values(), validation_share, address)
-        weight_of = {id(record): weights[key] for key, record in records.items()}
-        splits["train"] = [
-            record
-            for record in splits["train"]
-            for _ in range(repetitions(record, weight_of[id(record)]))
-        ]
+        train, held_out = split(records, validation_share, address)
+        repeated = [key for key in train for _ in range(repetitions(key, weights[key]))]
+        splits = {
+            "train": [records[key] for key in repeated],
+            "validation": [records[key] for key in held_out],
+        }
         manifest: dict[str, Any] = {
             "version": 1,
             "name": name,
@@ -172,15 +169,15 @@ def licences(whole: str | None, mixture: Sequence[Mapping[str, Any]]) -> str:
     return "; ".join(dict.fromkeys(filter(None, [whole, *of_files])))
 
 
-def repetitions(record: Record, weight: float) -> int:
-    """Return how often `record` is repeated among the training records: `weight` on average.
+def repetitions(record: str, weight: float) -> int:
+    """Return how often a record is repeated among the training records: `weight` on average.
 
-    The hash of a record decides about the fraction of its weight.
+    The hash of the record's canonical JSON, `record`, decides about the fraction of its weight.
     """
     whole = int(weight)
     if whole == weight:
         return whole
-    digest = hashlib.sha256(canonical_json(record).encode()).digest()
+    digest = hashlib.sha256(record.encode()).digest()
     return whole + (int.from_bytes(digest[8:16], "big") / 2**64 < weight - whole)
 
 
@@ -269,27 +266,27 @@ def check_record(value: Any) -> Record:
 
 
 def split(
-    records: Iterable[Record], validation_share: float, address: str
-) -> dict[str, list[Record]]:
-    """Split records, in their order: the prompts of the lowest hashes are held out.
+    records: Mapping[str, Record], validation_share: float, address: str
+) -> tuple[list[str], list[str]]:
+    """Keys of the records to train on and of those held out, in their order.
 
-    At least one prompt is held out, and never all.
+    The prompts of the lowest hashes are held out: at least one prompt, and never all.
     """
-    keyed = [(hashlib.sha256(prompt_key(record).encode()).digest(), record) for record in records]
-    keys = sorted(key for key, _ in keyed)
-    if len(set(keys)) < 2:
+    hashes = {
+        key: hashlib.sha256(prompt_key(record).encode()).digest() for key, record in records.items()
+    }
+    ordered = sorted(hashes.values())
+    if ordered[:1] == ordered[-1:]:
         raise UserError(
-            f"{address}: {log.counted(len(keys), 'record')} of one prompt: "
+            f"{address}: {log.counted(len(records), 'record')} of one prompt: "
             "too few to train on some and hold out others; give at least two prompts"
         )
     last = min(
-        keys[max(1, round(validation_share * len(keys))) - 1],
-        max(key for key in keys if key != keys[-1]),
+        ordered[max(1, round(validation_share * len(ordered))) - 1],
+        max(each for each in ordered if each != ordered[-1]),
     )
-    chosen: dict[str, list[Record]] = {"train": [], "validation": []}
-    for key, record in keyed:
-        chosen["validation" if key <= last else "train"].append(record)
-    return chosen
+    train = [key for key, each in hashes.items() if each > last]
+    return train, [key for key, each in hashes.items() if each <= last]
 
 
 def count_shapes(records: Collection[Record]) -> dict[str, int]:
