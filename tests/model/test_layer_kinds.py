@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from slow_transformer import slow_logits
 from test_forward import all_logits, nested_lists, random_ids
+from test_rope_scaling import SCALINGS
 
 from nanoeuler.backend.cpu.engine import CpuBackend
 from nanoeuler.backend.reference import ReferenceBackend
@@ -63,6 +64,7 @@ KINDS = {
         "window_rope_theta": 20.0,
         "rope_scaling": {"type": "linear", "factor": 4.0},
     },
+    **{f"scaled positions, {name}": {"rope_scaling": each} for name, each in SCALINGS.items()},
 }
 FIELDS = {"head_size": 8, "rope_theta": 50.0, "context": 64}
 
@@ -75,18 +77,18 @@ def fast(model, threads=1):
 @pytest.mark.parametrize("name", KINDS)
 def test_a_model_computes_what_the_slow_transformer_does(name, make_model, make_batch):
     model = make_model(**FIELDS | KINDS[name])
-    ids = random_ids(1, 24)
-    logits = all_logits(model, model.forward(make_batch(ids), training=True)).reshape(24, 3, -1)
+    ids = random_ids(1, 40)
+    logits = all_logits(model, model.forward(make_batch(ids), training=True)).reshape(40, 3, -1)
     expected = slow_logits(model.config, nested_lists(model), ids[0].tolist())
     np.testing.assert_allclose(logits, np.array(expected), rtol=1e-11, atol=1e-12)
     for threads in (1, 3):
         engine = fast(model, threads)
         found = all_logits(engine, engine.forward(make_batch(ids), training=True))
-        np.testing.assert_allclose(found.reshape(24, 3, -1), logits, rtol=1e-4, atol=1e-4)
-    same = ("layers", "qk_norm", "tied", "rope_scaling")
+        np.testing.assert_allclose(found.reshape(40, 3, -1), logits, rtol=1e-4, atol=1e-4)
+    same = ("layers", "qk_norm", "tied")
     fields = FIELDS | {key: KINDS[name][key] for key in same if key in KINDS[name]}
     plain = make_model(**fields)
-    others = all_logits(plain, plain.forward(make_batch(ids), training=True)).reshape(24, 3, -1)
+    others = all_logits(plain, plain.forward(make_batch(ids), training=True)).reshape(40, 3, -1)
     assert np.linalg.norm(others - logits) > 1e-3 * np.linalg.norm(logits)
 
 

@@ -5,16 +5,11 @@ import math
 
 import numpy as np
 import pytest
-from slow_transformer import slow_logits
-from test_forward import all_logits, nested_lists, random_ids
 
-from nanoeuler.backend.cpu.engine import CpuBackend
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.errors import UserError
-from nanoeuler.model.appending import extend
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.rotary import rope_arguments, rope_scale
-from nanoeuler.model.transformer import Transformer
 
 LLAMA3 = {
     "type": "llama3",
@@ -66,38 +61,6 @@ def test_the_frequencies_of_released_models_are_those_of_transformers(name):
         plain = config.rope_theta ** (-2 * pair / config.head_size)
         assert plain * scale_I[pair] == pytest.approx(frequency, rel=2e-6)
     assert found == factor
-
-
-@pytest.mark.parametrize("name", SCALINGS)
-def test_a_model_computes_what_the_slow_transformer_does(name, make_model, make_batch):
-    model = make_model(**FIELDS, rope_scaling=SCALINGS[name])
-    ids = random_ids(1, 40)  # behind the original context, too
-    logits = all_logits(model, model.forward(make_batch(ids), training=True)).reshape(40, 3, -1)
-    expected = slow_logits(model.config, nested_lists(model), ids[0].tolist())
-    np.testing.assert_allclose(logits, np.array(expected), rtol=1e-11, atol=1e-12)
-    plain = make_model(**FIELDS)
-    others = all_logits(plain, plain.forward(make_batch(ids), training=True)).reshape(40, 3, -1)
-    assert np.linalg.norm(others - logits) > 1e-3 * np.linalg.norm(logits)
-
-
-@pytest.mark.parametrize("name", SCALINGS)
-def test_a_prompt_and_single_tokens_behind_the_original_context(name, make_model, make_batch):
-    model = make_model(**FIELDS, rope_scaling=SCALINGS[name])
-    ids = random_ids(2, 40)
-    buffers = model.forward(make_batch(ids))
-    expected = model.first_logits(buffers.stream.normed).reshape(2, 40, -1).copy()
-    for engine in (model, fast(model)):
-        cache = engine.new_cache(2, 64)
-        close = {"rtol": 1e-9} if engine is model else {"rtol": 1e-4, "atol": 1e-4}
-        logits = extend(engine, cache, ids[:, :30])
-        np.testing.assert_allclose(logits, expected[:, 29], **close)
-        for token in range(30, 40):
-            logits = extend(engine, cache, ids[:, token : token + 1])
-            np.testing.assert_allclose(logits, expected[:, token], **close)
-
-
-def fast(model):
-    return Transformer(model.config, model.parameters.astype(np.float32), CpuBackend(1))
 
 
 def test_a_table_that_grows_keeps_its_scaling(make_model):
