@@ -55,6 +55,17 @@ class SourceFile:
         revision = entry.get("revision") or revision
         return cls(entry["url"], revision, entry.get("bytes"), entry.get("sha256"))
 
+    @classmethod
+    def numbered(cls, section: Mapping[str, Any], files: str, number: int) -> "SourceFile":
+        """A file of the list `files` of a section. Raises `UserError` where it has no such file."""
+        entries, noun = section[files], files.removesuffix("s")
+        if not 0 <= number < len(entries):
+            raise UserError(
+                f"--{noun} {number}: the sources file lists {log.counted(len(entries), noun)}, "
+                "counted from 0; add it there, or give a smaller number"
+            )
+        return cls.from_entry(entries[number], section.get("revision"))
+
     def remote(self, address: str, patience: Patience | None, pause: float = 0.0) -> RemoteFile:
         """Return the file at `address`, where `location` says that it is."""
         return RemoteFile(address, pause, patience, self.bytes, self.largest)

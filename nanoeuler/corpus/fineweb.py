@@ -49,13 +49,7 @@ def extract(
     the section fineweb of the sources file. Returns the record. Raises `UserError` when the shard
     cannot be read or no page is left.
     """
-    if not 0 <= shard < len(sources["shards"]):
-        raise UserError(
-            f"--shard {shard}: the sources file lists "
-            f"{log.counted(len(sources['shards']), 'shard')}, counted from 0; "
-            "add it there, or give a smaller number"
-        )
-    source = SourceFile.from_entry(sources["shards"][shard], sources.get("revision"))
+    source = SourceFile.numbered(sources, "shards", shard)
     with explain_os_errors(output):
         location = source.location
         taken = (

@@ -174,12 +174,6 @@ def in_groups(source: Reader) -> TypeGuard[WebPages]:
     return isinstance(source, WebPages) and source.group is not None
 
 
-def numbered_groups(source: WebPages) -> Iterator[tuple[WebPages, int]]:
-    for number, (group, _) in enumerate(source.groups()):
-        assert isinstance(group, WebPages)
-        yield group, number
-
-
 def survey_arrays(found: Survey) -> dict[str, Any]:
     return {
         "fates": found.fates,
@@ -198,7 +192,7 @@ def survey_of(source: Reader, arrays: Mapping[str, np.ndarray]) -> Survey:
     return Survey(source, arrays["fates"], arrays["sizes"], counts, parted, stretches)
 
 
-def group_survey(held_out: Path, source: WebPages, group: int) -> Survey:
+def group_survey(held_out: Path, source: Reader, group: int) -> Survey:
     return survey_of(source, load(held_out / f"group-{group:03d}.npz"))
 
 
@@ -206,11 +200,11 @@ def united(source: WebPages, held_out: Path, folder: Path) -> Survey:
     """The survey of all groups, whose arrays lie in `folder`."""
     counts: list[int] = []
     with open(folder / "fates", "wb") as fates, open(folder / "sizes", "wb") as sizes:
-        for each in numbered_groups(source):
-            group = group_survey(held_out, *each)
-            fates.write(group.fates.data)
-            sizes.write(group.sizes.data)
-            counts += group.counts
+        for number, (group, _) in enumerate(source.groups()):
+            found = group_survey(held_out, group, number)
+            fates.write(found.fates.data)
+            sizes.write(found.sizes.data)
+            counts += found.counts
     columns = map_file(folder / "fates", np.uint8), map_file(folder / "sizes", np.int64)
     return Survey(source, *columns, counts, parted=False)
 

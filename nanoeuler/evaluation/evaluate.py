@@ -167,11 +167,7 @@ def evaluate(
 def open_tokens(manifest: Path, model: api.LanguageModel, model_folder: Path) -> TokenStore:
     store = TokenStore.open(manifest)
     store.check_tokenizer(model.tokenizer, model_folder)
-    if not store.sources("validation"):
-        raise UserError(
-            f"{manifest}: has no held-out text; "
-            "raise corpus.validation_share, or add documents to the corpus"
-        )
+    store.held_out_sources()  # refuses a corpus without any
     return store
 
 

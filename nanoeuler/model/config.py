@@ -43,12 +43,12 @@ that comes near; without an end, a mistyped number would lay out tensors until m
 PATTERNS = {"windows": (0, LARGEST["context"]), "rope_layers": (1, 1)}
 """Fields that say something of each layer, over and over: what a layer has without them, and the
 largest number there."""
-QK_NORMS = ("none", "rms", "weighted")
-
-ACTIVATIONS = ("swiglu", "geglu", "relu2")
-
-FAMILIES = ("llama", "gpt2")
-
+WORDS = {
+    "family": ("llama", "gpt2"),
+    "qk_norm": ("none", "rms", "weighted"),
+    "activation": ("swiglu", "geglu", "relu2"),
+}
+"""Fields that are one of these words."""
 LATER = (
     *("rope_scaling", "qkv_bias", "windows", "rope_layers"),
     *("window_rope_theta", "post_norms", "embedding_scale", "lora"),
@@ -175,10 +175,11 @@ class ModelConfig:
                 f"model.mtp_weights is {brief(list(weights))}: it needs one weight ≥ 0 for each "
                 f"of the {self.mtp_heads} heads, and head 0's above 0"
             )
-        if self.family not in FAMILIES:
-            raise UserError(
-                f"model.family is {brief(self.family)}; there are {', '.join(FAMILIES)}"
-            )
+        for field, words in WORDS.items():
+            if getattr(self, field) not in words:
+                raise UserError(
+                    f"model.{field} is {brief(getattr(self, field))}; there are {', '.join(words)}"
+                )
         for field, (_, largest) in PATTERNS.items():
             if not all(0 <= value <= largest for value in getattr(self, field)):
                 raise UserError(
@@ -187,14 +188,6 @@ class ModelConfig:
                 )
         if self.family == "gpt2":
             self.check_gpt2()
-        if self.qk_norm not in QK_NORMS:
-            raise UserError(
-                f"model.qk_norm is {brief(self.qk_norm)}; there are {', '.join(QK_NORMS)}"
-            )
-        if self.activation not in ACTIVATIONS:
-            raise UserError(
-                f"model.activation is {brief(self.activation)}; there are {', '.join(ACTIVATIONS)}"
-            )
         if not (self.norm_epsilon > 0 and self.rope_theta > 1 and self.step_size > 0):
             raise UserError(
                 "model.norm_epsilon and model.step_size must be above 0, and model.rope_theta "
@@ -329,24 +322,19 @@ def is_number(value: Any) -> bool:
     return (is_whole_number(value) or isinstance(value, float)) and abs(value) <= LARGEST_COUNT
 
 
-def is_list_of_whole_numbers(value: Any) -> bool:
-    return isinstance(value, list | tuple) and all(map(is_whole_number, value))
-
-
-def is_list_of_numbers(value: Any) -> bool:
-    return isinstance(value, list | tuple) and all(map(is_number, value))
+def is_list_of(test: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list | tuple) and all(map(test, value))
 
 
 TYPES: dict[Any, tuple[str, Callable[[Any], bool]]] = {
     int: ("a whole number", is_whole_number),
-    float: (f"a number of at most {LARGEST_COUNT:g}", is_number),
-    float | None: (f"a number of at most {LARGEST_COUNT:g}", is_number),
+    **dict.fromkeys((float, float | None), (f"a number of at most {LARGEST_COUNT:g}", is_number)),
     bool: ("true or false", lambda value: isinstance(value, bool)),
     str: ("a word", lambda value: isinstance(value, str)),
     RopeScaling | None: ("a mapping", lambda value: isinstance(value, RopeScaling)),
     Lora | None: ("a mapping", lambda value: isinstance(value, Lora)),
-    tuple[int, ...]: ("a list of whole numbers", is_list_of_whole_numbers),
-    tuple[float, ...]: (f"a list of numbers of at most {LARGEST_COUNT:g}", is_list_of_numbers),
+    tuple[int, ...]: ("a list of whole numbers", is_list_of(is_whole_number)),
+    tuple[float, ...]: (f"a list of numbers of at most {LARGEST_COUNT:g}", is_list_of(is_number)),
 }
 """The type of a field → its name in a sentence, and whether a value has it."""
 

@@ -109,6 +109,16 @@ class TokenStore:
         entries = self.manifest["splits"][split]
         return [source for source, entry in entries.items() if entry["tokens"]]
 
+    def held_out_sources(self) -> list[str]:
+        """Return those of the validation split. Raises `UserError` where there are none."""
+        found = self.sources("validation")
+        if not found:
+            raise UserError(
+                f"{self.path}: has no held-out text; "
+                "raise corpus.validation_share, or add documents to the corpus"
+            )
+        return found
+
     def tokens(self, split: str, source: str | None = None) -> TokenSequence:
         """Return the tokens of one source, or of all of them one after another.
 

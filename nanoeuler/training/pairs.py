@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nanoeuler.config.settings import Dpo
 from nanoeuler.errors import UserError
+from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.template import TEMPLATES
 from nanoeuler.storage.record_folder import check_texts, earlier_turns, read_apart
 from nanoeuler.tokenizer import Tokenizer
@@ -95,8 +97,8 @@ def encode_pairs(
 class PairStream:
     """Packed rows of pairs in a seeded order; `StepRows.further` has the inputs of `preference`.
 
-    `scale` is β. With `by_length` each reply's log-probability is divided by its number of tokens,
-    and there is no reference.
+    With `loss: simpo` each reply's log-probability is divided by its number of tokens, and there is
+    no reference.
     """
 
     pure = True
@@ -104,23 +106,21 @@ class PairStream:
     def __init__(
         self,
         pairs: list[TokenPair],
-        context: int,
+        settings: Dpo,
+        model: ModelConfig,
         batch_tokens: int,
-        heads: int,
         end_id: int,
         seed: int,
         name: str,
-        scale: float,
-        by_length: bool,
     ):
         if not pairs:
             raise UserError(
                 "no pair has replies that fit the context; "
                 "raise dpo.context or use other preferences"
             )
-        self.pairs, self.length = pairs, 2 * context
-        self.heads, self.end_id = heads, end_id
-        self.scale, self.by_length = scale, by_length
+        self.pairs, self.length = pairs, 2 * model.context
+        self.heads, self.end_id = model.mtp_heads, end_id
+        self.scale, self.by_length = settings.beta, settings.loss == "simpo"
         lengths = [sum(len(side.tokens) - 1 for side in pair.sides) for pair in pairs]
         self.packed = pack(lengths, self.length)
         self.row_count = len(self.packed)

@@ -8,6 +8,7 @@ import pytest
 
 from nanoeuler.backend.records import PreferencePairs
 from nanoeuler.backend.reference import ReferenceBackend
+from nanoeuler.config.settings import Dpo
 from nanoeuler.model.checks.comparison import compare, finite_difference
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import FlatBuffer, initial_parameters
@@ -54,17 +55,8 @@ def make_stream(tokenizer, tmp_path):
         encoded, _ = encode_pairs(
             write(tmp_path / "pairs.jsonl", pairs), tokenizer, "chat", CONTEXT
         )
-        return PairStream(
-            encoded,
-            CONTEXT,
-            batch_tokens,
-            MODEL.mtp_heads,
-            tokenizer.end_id,
-            1,
-            "dpo",
-            scale,
-            by_length,
-        )
+        settings = Dpo(beta=scale, loss="simpo" if by_length else "sigmoid")
+        return PairStream(encoded, settings, MODEL, batch_tokens, tokenizer.end_id, 1, "dpo")
 
     return make
 

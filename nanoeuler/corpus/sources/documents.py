@@ -174,13 +174,8 @@ def extract(config: Config, file: int, output: Path, record: Path) -> dict[str, 
     from nanoeuler.storage.files import atomic_write, explain_os_errors, sha256_file, write_json
 
     section = find_section(config, "sources.documents")
-    if not 0 <= file < len(section["files"]):
-        raise UserError(
-            f"--file {file}: the sources file lists {log.counted(len(section['files']), 'file')}, "
-            "counted from 0; add it there, or give a smaller number"
-        )
     part = Part.read(config.get("corpus", {}).get("documents", {}))
-    source = SourceFile.from_entry(section["files"][file], section.get("revision"))
+    source = SourceFile.numbered(section, "files", file)
     faults = Faults(source.url)
     dropped: Counter[str] = Counter()
     total = kept = end = 0

@@ -235,11 +235,8 @@ def find_section(config: Any, name: str) -> Any:
 
 def folder_of(config: Config, source: str) -> str:
     """The folder of a source in data_dir."""
-    return f"{data_folder(config)}/{source}"
-
-
-def data_folder(config: Config) -> str:
-    return config["data_dir"].rstrip("/") or "/"
+    data_dir = config["data_dir"].rstrip("/") or "/"
+    return f"{data_dir}/{source}"
 
 
 def collection(config: Config, source: str) -> str:

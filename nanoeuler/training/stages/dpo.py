@@ -70,8 +70,8 @@ def job(inputs: Inputs[Dpo], backend: "Backend", group: Group = ALONE) -> Job:
     settings = amount.put_into(settings)
     held_out_pairs, _ = encode(files[1], "dpo-validation")
     batch = 2 * model.context * 8
-    held_out = stream_of(
-        settings, model, held_out_pairs, batch, tokenizer.end_id, seed, "dpo-validation"
+    held_out = PairStream(
+        held_out_pairs, settings, model, batch, tokenizer.end_id, seed, "dpo-validation"
     )
     steps = steps_in(amount.epochs, training)
     origin = start.hashes(calculator=calculator, template=template)
@@ -128,29 +128,7 @@ def training_stream(
     """The rows of the pairs for training, and how long it takes to train on them."""
     tokens = sum(len(side.tokens) - 1 for pair in pairs for side in pair.sides)
     amount = Amount.of(settings, tokens, 2 * model.context)
-    return stream_of(settings, model, pairs, amount.batch_tokens, end_id, seed, "dpo"), amount
-
-
-def stream_of(
-    settings: Dpo,
-    model: ModelConfig,
-    pairs: list[TokenPair],
-    batch_tokens: int,
-    end_id: int,
-    seed: int,
-    name: str,
-) -> PairStream:
-    return PairStream(
-        pairs,
-        model.context,
-        batch_tokens,
-        model.mtp_heads,
-        end_id,
-        seed,
-        name,
-        settings.beta,
-        settings.loss == "simpo",
-    )
+    return PairStream(pairs, settings, model, amount.batch_tokens, end_id, seed, "dpo"), amount
 
 
 def check_fit(inputs: Inputs[Dpo], template: str) -> PairFit:

@@ -67,14 +67,9 @@ def job(inputs: Inputs[Pretrain], backend: "Backend", group: Group = ALONE) -> J
         if settings.init_from
         else None
     )
-    if not store.sources("validation"):
-        raise UserError(
-            f"{tokens}: has no held-out text; "
-            "raise corpus.validation_share, or add documents to the corpus"
-        )
     held_out = {
         source: (store.tokens("validation", source), store.bytes("validation", source))
-        for source in store.sources("validation")
+        for source in store.held_out_sources()
     }
     floor = bigram_bits_per_byte(own, held_out, model.vocab_size, tokenizer.end_id)
     describe_floor(floor)
