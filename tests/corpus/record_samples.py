@@ -16,6 +16,10 @@ def encoded(value: object, indent: int | None = None) -> bytes:
     return (value if isinstance(value, str) else json.dumps(value, indent=indent)).encode()
 
 
+def lines(*records: object) -> bytes:
+    return "".join(json.dumps(record) + "\n" for record in records).encode()
+
+
 def read_lines(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 

@@ -11,6 +11,7 @@ import zlib
 from pathlib import Path
 
 import pytest
+from record_samples import lines
 
 from nanoeuler.corpus.instructions import prepare as prepare_instructions
 from nanoeuler.corpus.json_records import BLOCK, LARGEST_RECORD, read_json_records
@@ -50,10 +51,6 @@ def archive(path: Path, **members: bytes) -> Path:
         for name, content in members.items():
             file.writestr(f"{name}.jsonl", content)
     return path
-
-
-def lines(*records: object) -> bytes:
-    return "".join(json.dumps(record) + "\n" for record in records).encode()
 
 
 def task(path: Path, output: Path) -> dict:

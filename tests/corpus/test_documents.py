@@ -10,6 +10,7 @@ import duckdb
 import pytest
 from corpus_samples import manifest_of, read
 from corpus_samples import run as assemble
+from record_samples import lines, read_lines
 
 from nanoeuler.cli import main
 from nanoeuler.corpus.extracted_pages import read_index
@@ -28,13 +29,9 @@ DOCUMENTS = [
 ]
 
 
-def lines(records: list) -> bytes:
-    return "".join(json.dumps(record) + "\n" for record in records).encode()
-
-
 def write_parquet(path: Path, records: list) -> None:
     source = path.with_suffix(".source.jsonl")
-    source.write_bytes(lines(records))
+    source.write_bytes(lines(*records))
     with duckdb.connect() as connection:
         connection.execute(
             f"copy (select * from read_json('{source}')) to '{path}' "
@@ -44,10 +41,10 @@ def write_parquet(path: Path, records: list) -> None:
 
 
 WRITERS: dict[str, Callable[[Path, list], object]] = {
-    "plain.jsonl": lambda path, records: path.write_bytes(lines(records)),
-    "packed.jsonl.gz": lambda path, records: path.write_bytes(gzip.compress(lines(records))),
+    "plain.jsonl": lambda path, records: path.write_bytes(lines(*records)),
+    "packed.jsonl.gz": lambda path, records: path.write_bytes(gzip.compress(lines(*records))),
     "packed.jsonl.zst": lambda path, records: path.write_bytes(
-        find_zstd().compress(lines(records))
+        find_zstd().compress(lines(*records))
     ),
     "list.json": lambda path, records: path.write_text(json.dumps(records)),
     "columns.parquet": write_parquet,
@@ -70,7 +67,7 @@ def extracted(folder: Path) -> tuple[list[str], list[dict], dict]:
     ends = read_index(folder / "file.txt", "documents")["end"].tolist()
     raw = (folder / "file.txt").read_bytes()
     texts = [raw[start:end].decode() for start, end in itertools.pairwise([0, *ends])]
-    origins = [json.loads(line) for line in (folder / "file.jsonl").read_text().splitlines()]
+    origins = read_lines(folder / "file.jsonl")
     return texts, origins, json.loads((folder / "file.json").read_text())
 
 
@@ -128,14 +125,14 @@ def test_bad_records_are_left_out_and_counted(tmp_path, made, capsys):
 
 REFUSED = {
     "no text in most records": (
-        lines([{"body": "text"}] * 3 + DOCUMENTS[:2]),
+        lines(*[{"body": "text"}] * 3, *DOCUMENTS[:2]),
         "3 of 5 records are bad (line 1: no text; line 2: no text; line 3: no text); give records "
         "with an object with a `text`",
     ),
     "a book": (b"It was a dark night.", "neither a JSON list nor lines of JSON objects"),
     "nothing": (b"", "neither a JSON list nor lines of JSON objects"),
-    "half of a gzip file": (gzip.compress(lines(DOCUMENTS))[:-99], "damaged gzip"),
-    "half of a zst file": (find_zstd().compress(lines(DOCUMENTS))[:-99], "damaged Zstandard"),
+    "half of a gzip file": (gzip.compress(lines(*DOCUMENTS))[:-99], "damaged gzip"),
+    "half of a zst file": (find_zstd().compress(lines(*DOCUMENTS))[:-99], "damaged Zstandard"),
     "half of a parquet file": (b"PAR1" + bytes(99), "damaged parquet"),
     "another encoding": ('{"text": "Käse"}\n'.encode("latin-1"), "not UTF-8 text (line 1)"),
 }

@@ -7,6 +7,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from record_samples import lines, read_lines
 
 from nanoeuler.cli import main
 from nanoeuler.corpus.sources.data_sets import TASKS, describe
@@ -248,12 +249,8 @@ def test_a_record_that_cannot_be_asked_says_why(problem):
     assert str(caught.value) == problem
 
 
-def lines(*records: object) -> bytes:
-    return "".join(json.dumps(record) + "\n" for record in records).encode()
-
-
 def items_of(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / "items.jsonl").read_text().splitlines()]
+    return read_lines(folder / "items.jsonl")
 
 
 def test_a_task_comes_from_an_address_with_its_hash_and_bad_records_are_counted(

@@ -2,7 +2,6 @@
 
 import bz2
 import gzip
-import json
 import lzma
 import os
 import random
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import duckdb
 import pytest
+from record_samples import lines
 
 from nanoeuler import log
 from nanoeuler.corpus.document_sources import OwnText
@@ -74,10 +74,6 @@ def test_a_packed_bomb_is_refused_before_it_is_unpacked(tmp_path, suffix):
     file.write_bytes(PACKERS[suffix](b"w" * 70_000_000))
     with pytest.raises(UnfitText, match=r"unpacks to more than 50,000,000 bytes"):
         list(read_documents(file))
-
-
-def lines(*records: object) -> bytes:
-    return "".join(json.dumps(record) + "\n" for record in records).encode()
 
 
 def test_each_record_is_a_document_and_what_has_no_text_is_counted(tmp_path, capsys):

@@ -53,35 +53,30 @@ def fabricate(
     }
     folder = root / "results" / "made-up"
     corpus = root / "data" / "corpora" / "made-up"
-    if "pretrain" in stages:
-        write_metrics(folder / "pretrain" / "metrics.jsonl", pretraining_lines())
-        write(
-            folder / "evaluation" / "pretrain.json",
-            seal(evaluation("pretrain", None, {"gutenberg": 1.734, "fineweb": 1.689}, 0.013, 0.04)),
-        )
-    if "sft" in stages:
-        write_metrics(folder / "sft" / "metrics.jsonl", tuning_lines("sft", 0.41, 0.9))
-        write(
-            folder / "evaluation" / "sft.json",
-            seal(evaluation("sft", "alpaca", {"gutenberg": 1.912, "fineweb": 1.847}, 0.783, 0.973)),
-        )
-    if "sft_scratch" in stages:
-        write_metrics(
-            folder / "sft_scratch" / "metrics.jsonl", tuning_lines("sft_scratch", 0.87, 1.4)
-        )
-        write(
-            folder / "evaluation" / "sft_scratch.json",
-            seal(
-                evaluation(
-                    "sft_scratch", "alpaca", {"gutenberg": 5.101, "fineweb": 4.977}, 0.247, 0.951
-                )
+    aligned = evaluation("dpo", "alpaca", {"gutenberg": 1.953, "fineweb": 1.901}, 0.777, 0.983)
+    aligned["model_info"]["preferences"] = {"name": "farm", "licence": "CC BY-NC 4.0"}
+    told = {
+        "pretrain": (
+            pretraining_lines(),
+            evaluation("pretrain", None, {"gutenberg": 1.734, "fineweb": 1.689}, 0.013, 0.04),
+        ),
+        "sft": (
+            tuning_lines("sft", 0.41, 0.9),
+            evaluation("sft", "alpaca", {"gutenberg": 1.912, "fineweb": 1.847}, 0.783, 0.973),
+        ),
+        "sft_scratch": (
+            tuning_lines("sft_scratch", 0.87, 1.4),
+            evaluation(
+                "sft_scratch", "alpaca", {"gutenberg": 5.101, "fineweb": 4.977}, 0.247, 0.951
             ),
-        )
+        ),
+        "dpo": (preference_lines(), aligned),
+    }
+    for stage in told.keys() & stages:
+        lines, measured = told[stage]
+        write_metrics(folder / stage / "metrics.jsonl", lines)
+        write(folder / "evaluation" / f"{stage}.json", seal(measured))
     if "dpo" in stages:
-        write_metrics(folder / "dpo" / "metrics.jsonl", preference_lines())
-        aligned = evaluation("dpo", "alpaca", {"gutenberg": 1.953, "fineweb": 1.901}, 0.777, 0.983)
-        aligned["model_info"]["preferences"] = {"name": "farm", "licence": "CC BY-NC 4.0"}
-        write(folder / "evaluation" / "dpo.json", seal(aligned))
         pairs = {
             "version": 1,
             "name": "farm",

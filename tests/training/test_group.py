@@ -43,6 +43,17 @@ def groups(size, kind=HostGroup):
     return [leader, *(kind(rank, size, [far]) for rank, (_, far) in enumerate(pairs, 1))]
 
 
+def by_ranks(size, work, kind=HostGroup):
+    """What `work` returns on each of so many ranks."""
+    with ThreadPoolExecutor(size) as pool:
+        return list(pool.map(work, groups(size, kind)))
+
+
+def rows_of(config):
+    tokens = np.random.default_rng(1).integers(0, 50, 1000).astype(np.int32)
+    return TextStream(tokens, 8, 96, config.mtp_weights, 0, True, 1, "text").rows(0)
+
+
 @pytest.mark.parametrize("count", [0, 1, 3, 7])
 @pytest.mark.parametrize("size", [2, 3])
 def test_every_rank_gets_all_values_in_order_and_computes_its_own(size, count):
@@ -55,8 +66,7 @@ def test_every_rank_gets_all_values_in_order_and_computes_its_own(size, count):
 
         return list(group.share(count, square))
 
-    with ThreadPoolExecutor(size) as pool:
-        found = list(pool.map(work, groups(size)))
+    found = by_ranks(size, work)
     assert found == [[number**2 for number in range(count)]] * size
     assert computed == [list(range(rank, count, size)) for rank in range(size)]
 
@@ -85,8 +95,7 @@ def test_gradients_are_summed_once_each_and_most_of_them_early(config):
 def test_sums_during_the_backward_pass_have_the_bits_of_sums_behind_it(
     config, rows_at_once, monkeypatch
 ):
-    tokens = np.random.default_rng(1).integers(0, 50, 1000).astype(np.int32)
-    rows = TextStream(tokens, 8, 96, config.mtp_weights, 0, True, 1, "text").rows(0)
+    rows = rows_of(config)
 
     def train(group):
         start = initial_parameters(config, 1)
@@ -95,13 +104,9 @@ def test_sums_during_the_backward_pass_have_the_bits_of_sums_behind_it(
         state.settle()
         return bool(state.shared.buckets.early), results, state.parameters.tobytes()
 
-    def by_two():
-        with ThreadPoolExecutor(2) as pool:
-            return list(pool.map(train, groups(2)))
-
-    during = by_two()
+    during = by_ranks(2, train)
     monkeypatch.setattr(parameters, "BUCKETS", 0.5)  # none holds two of the model
-    behind = by_two()
+    behind = by_ranks(2, train)
     assert [found[0] for found in (*during, *behind)] == [True, True, False, False]
     assert during[0][1:] == during[1][1:] == behind[0][1:] == behind[1][1:]
 
@@ -124,11 +129,28 @@ class Copying(ReferenceBackend):
         working[...] = parameters.astype(np.float32)
 
 
+def three_train_as_one(train, size):
+    """`train` returns how many parameters a rank holds, its losses, its tensors and all weights.
+
+    Returns the losses.
+    """
+    sizes, losses, *rest = zip(*by_ranks(3, train), strict=True)
+    assert sum(sizes) == size
+    assert losses[0] == losses[1] == losses[2]
+    held, expected, *known = train(ALONE)
+    assert held == size
+    np.testing.assert_allclose(losses[0], expected, rtol=1e-9)
+    for tensors, read in zip(*rest, strict=True):
+        for name, array in tensors.items():
+            np.testing.assert_allclose(array, known[0][name], rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(read, known[1], rtol=1e-6, atol=1e-9)
+    return losses[0]
+
+
 @pytest.mark.parametrize("optimizer", [ADAMW, Muon(0.9, ADAMW)])
 @pytest.mark.parametrize("config", [TINY, OTHER, GPT2])
 def test_ranks_hold_their_part_of_the_parameters_and_train_as_one_does(config, optimizer):
-    tokens = np.random.default_rng(1).integers(0, 50, 1000).astype(np.int32)
-    rows = TextStream(tokens, 8, 96, config.mtp_weights, 0, True, 1, "text").rows(0)
+    rows = rows_of(config)
     start = initial_parameters(config, 1)
 
     def train(group):
@@ -148,23 +170,12 @@ def test_ranks_hold_their_part_of_the_parameters_and_train_as_one_does(config, o
         assert all((a == after[name]).all() for name, a in state.tensors().items())
         return size, losses, after, read
 
-    with ThreadPoolExecutor(3) as pool:
-        sizes, losses, *rest = zip(*pool.map(train, groups(3)), strict=True)
-    assert sum(sizes) == len(start)
-    assert losses[0] == losses[1] == losses[2]
-    size, expected, *known = train(ALONE)
-    assert size == len(start)
-    np.testing.assert_allclose(losses[0], expected, rtol=1e-9)
-    for tensors, read in zip(*rest, strict=True):
-        for name, array in tensors.items():
-            np.testing.assert_allclose(array, known[0][name], rtol=1e-6, atol=1e-9)
-        np.testing.assert_allclose(read, known[1], rtol=1e-6, atol=1e-9)
+    three_train_as_one(train, len(start))
 
 
 def test_ranks_that_hold_a_part_of_the_adapters_train_as_one_does():
     config = adapted(TINY, Lora(rank=3))
-    tokens = np.random.default_rng(1).integers(0, 50, 1000).astype(np.int32)
-    rows = TextStream(tokens, 8, 96, config.mtp_weights, 0, True, 1, "text").rows(0)
+    rows = rows_of(config)
     frozen, start = apart(config, initial_parameters(config, 1))
 
     def train(group):
@@ -178,17 +189,8 @@ def test_ranks_that_hold_a_part_of_the_adapters_train_as_one_does():
         assert np.array_equal(read, state.model.working)
         return len(state.shared.own), losses, state.tensors(), read
 
-    with ThreadPoolExecutor(3) as pool:
-        sizes, losses, *rest = zip(*pool.map(train, groups(3)), strict=True)
-    assert sum(sizes) == len(start)
-    assert losses[0] == losses[1] == losses[2]
-    _, expected, *known = train(ALONE)
-    np.testing.assert_allclose(losses[0], expected, rtol=1e-9)
-    assert losses[0][2] < losses[0][0]
-    for tensors, read in zip(*rest, strict=True):
-        for name, array in tensors.items():
-            np.testing.assert_allclose(array, known[0][name], rtol=1e-6, atol=1e-9)
-        np.testing.assert_allclose(read, known[1], rtol=1e-6, atol=1e-9)
+    losses = three_train_as_one(train, len(start))
+    assert losses[2] < losses[0]
 
 
 class Late(HostGroup):
@@ -208,8 +210,7 @@ class Late(HostGroup):
 @pytest.mark.parametrize("engine", [ReferenceBackend, Copying])
 @pytest.mark.parametrize("config", [TINY, OTHER, GPT2])
 def test_a_step_waits_for_all_weights_that_it_reads(config, engine):
-    tokens = np.random.default_rng(1).integers(0, 50, 1000).astype(np.int32)
-    rows = TextStream(tokens, 8, 96, config.mtp_weights, 0, True, 1, "text").rows(0)
+    rows = rows_of(config)
 
     def train(group):
         state = TrainingState(config, engine(), initial_parameters(config, 1), ADAMW, group=group)
@@ -218,11 +219,7 @@ def test_a_step_waits_for_all_weights_that_it_reads(config, engine):
         state.settle()
         return losses, state.model.working.tobytes()
 
-    def by_two(kind):
-        with ThreadPoolExecutor(2) as pool:
-            return list(pool.map(train, groups(2, kind)))
-
-    assert by_two(Late) == by_two(HostGroup)
+    assert by_ranks(2, train, Late) == by_ranks(2, train)
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -238,8 +235,7 @@ def test_rounded_sums_differ_by_the_rounding_of_each_number_and_each_sum(size):
         group.finish_reduce()
         return array[ends[group.rank] : ends[group.rank + 1]]
 
-    with ThreadPoolExecutor(size) as pool:
-        found = np.concatenate(list(pool.map(work, groups(size))))
+    found = np.concatenate(by_ranks(size, work))
     exact = given.sum(axis=0)
     np.testing.assert_array_equal(found[990:], given[-1, 990:])
     error = np.abs(found - exact)[:990]

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 
 import pytest
 
@@ -59,6 +60,14 @@ def test_the_lock_goes_with_its_holder(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def take_lock(lock, silent_for, words):
+    """Take a lock whose holder has been silent for so long; with `words` it is refused."""
+    os.utime(lock, (time.time() - silent_for,) * 2)
+    refusal = pytest.raises(UserError, match=words) if words else nullcontext()
+    with refusal, FolderLock(lock.parent):
+        pass
+
+
 @pytest.mark.parametrize(("silent_for", "refused"), [(0, True), (SILENT_SECONDS + 10, False)])
 def test_a_holder_on_another_host_is_judged_by_its_heartbeat(tmp_path, silent_for, refused):
     lock = tmp_path / "lock.json"
@@ -67,13 +76,7 @@ def test_a_holder_on_another_host_is_judged_by_its_heartbeat(tmp_path, silent_fo
             {"host": "elsewhere", "pid": 1, "process_start": "1", "job": "77", "since": "today"}
         )
     )
-    os.utime(lock, (time.time() - silent_for,) * 2)
-    if refused:
-        with pytest.raises(UserError, match="process 1 on elsewhere, job 77"), FolderLock(tmp_path):
-            pass
-    else:
-        with FolderLock(tmp_path):
-            pass
+    take_lock(lock, silent_for, "process 1 on elsewhere, job 77" if refused else None)
 
 
 @pytest.mark.parametrize("content", ["", "null", "[]", "5", '{"pid"', "[" * 5000])
@@ -81,13 +84,7 @@ def test_a_holder_on_another_host_is_judged_by_its_heartbeat(tmp_path, silent_fo
 def test_a_damaged_lock_holds_for_a_while(tmp_path, content, silent_for, refused):
     lock = tmp_path / "lock.json"
     lock.write_text(content)
-    os.utime(lock, (time.time() - silent_for,) * 2)
-    if refused:
-        with pytest.raises(UserError, match=r"lock\.json is damaged"), FolderLock(tmp_path):
-            pass
-    else:
-        with FolderLock(tmp_path):
-            pass
+    take_lock(lock, silent_for, r"lock\.json is damaged" if refused else None)
 
 
 def test_a_holder_in_another_container_of_the_same_name_keeps_its_lock(tmp_path, holder):
@@ -126,13 +123,7 @@ def test_without_locks_of_the_system_process_and_heartbeat_decide(
         identity = held.identity | {"flock": False, "pid": 2**22 + 1} | changed
     lock = tmp_path / "lock.json"
     lock.write_text(json.dumps(identity))
-    os.utime(lock, (time.time() - silent_for,) * 2)
-    if refused:
-        with pytest.raises(UserError, match="another trainer is at work"), FolderLock(tmp_path):
-            pass
-    else:
-        with FolderLock(tmp_path):
-            pass
+    take_lock(lock, silent_for, "another trainer is at work" if refused else None)
 
 
 RACE = """
