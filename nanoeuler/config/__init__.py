@@ -35,7 +35,7 @@ def load(source: str | Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
 
         return read_inline(str(source))
     path = find(source)
-    if path.suffix == ".json" and path.is_file() and (config := read_resolved(path)) is not None:
+    if path.suffix == ".json" and (config := read_resolved(path)) is not None:
         return config
     from nanoeuler.config.loading import load_files, parse_overrides
 
@@ -50,14 +50,15 @@ def write_resolved(path: str | Path, config: Mapping[str, Any]) -> None:
 
 
 def read_resolved(path: Path) -> dict[str, Any] | None:
-    """The configuration that `write_resolved` wrote; None in a JSON file of another kind.
+    """The configuration that `write_resolved` wrote; None without a file, and in a JSON file of
+    another kind.
 
     Raises `UserError` where it was changed, and where the file is no JSON.
     """
     from nanoeuler.storage.files import read_json
     from nanoeuler.storage.integrity import Origin, check_seal
 
-    content = read_json(path)
+    content = read_json(path) if path.is_file() else None
     if not isinstance(content, dict) or not isinstance(content.get(CONTENT), dict):
         return None
     remedy = "start the workflow again, which writes it, or give a YAML file"

@@ -95,6 +95,13 @@ def check_seal(path: Path, content: Mapping[str, Any], origin: Origin) -> None:
         raise origin.refusal(path, seal_of(content), expected)
 
 
+def check_size(path: Path, size: int, manifest: Path, remedy: str) -> None:
+    """Raise `UserError` for a file that has not the size that `manifest` says."""
+    found = f"{path.stat().st_size:,} bytes" if path.is_file() else "no such file"
+    if found != f"{size:,} bytes":
+        raise UserError(f"{path}: {found} where {manifest.name} says {size:,} bytes; {remedy}")
+
+
 def read_sealed(path: Path, origin: Origin, what: str, key: str, mend: str) -> dict[str, Any]:
     """The JSON object in `path`, which is as its writer sealed it, so that it has all its keys.
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from nanoeuler.errors import UserError
 from nanoeuler.storage.files import read_json
-from nanoeuler.storage.integrity import Origin, check_file
+from nanoeuler.storage.integrity import Origin, check_file, check_size
 from nanoeuler.system.threads import ordered_map
 from nanoeuler.tokenizer.scanner import CLASSES, find_cut
 
@@ -161,12 +161,7 @@ class Corpus:
             (text, entry["bytes"], entry.get("sha256")),
             (offsets, 8 * (entry["documents"] + 1), entry.get("offsets_sha256")),
         ):
-            if not path.is_file() or path.stat().st_size != size:
-                found = f"{path.stat().st_size:,} bytes" if path.is_file() else "no such file"
-                raise UserError(
-                    f"{path}: {found} where {self.path.name} says {size:,} bytes; "
-                    "run `nanoeuler assemble` again"
-                )
+            check_size(path, size, self.path, "run `nanoeuler assemble` again")
             if whole and not (unread and path == text):
                 check_file(path, sha256, self.origin)
         if not whole:

@@ -16,7 +16,7 @@ import numpy as np
 
 from nanoeuler.errors import UserError
 from nanoeuler.storage.files import canonical_json, read_json, sha256_text, write_json
-from nanoeuler.storage.integrity import Origin, check_file
+from nanoeuler.storage.integrity import Origin, check_file, check_size
 from nanoeuler.tokenizer.tokenizer import Tokenizer
 
 SHARD_TOKENS = 1 << 28  # 512 MB of uint16
@@ -89,9 +89,7 @@ class TokenStore:
                 f"{path}: damaged: its content and its fingerprint do not fit; {REMEDY}"
             )
         for shard, size in sizes.items():
-            if not shard.is_file() or shard.stat().st_size != size:
-                found = f"{shard.stat().st_size:,} bytes" if shard.is_file() else "no such file"
-                raise UserError(f"{shard}: {found} where {path.name} says {size:,} bytes; {REMEDY}")
+            check_size(shard, size, path, REMEDY)
         return store
 
     def check_tokenizer(self, tokenizer: Tokenizer, path: str | Path) -> None:

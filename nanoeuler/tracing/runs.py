@@ -11,7 +11,7 @@ from nanoeuler.errors import UserError
 
 def configuration_in(run: Path) -> dict[str, Any]:
     """The configuration of the run in a folder. Raises `UserError` where there is none."""
-    config = read_resolved(run / RESOLVED) if (run / RESOLVED).is_file() else None
+    config = read_resolved(run / RESOLVED)
     if config is None:
         raise UserError(
             f"{run}: not the folder of a run (no {RESOLVED}); give one, such as results/demo"
@@ -25,7 +25,7 @@ def configuration_of(folder: Path) -> dict[str, Any]:
     Raises `UserError` where it is none of a run that is here.
     """
     run, stage = folder.absolute().parents[1], folder.absolute().parent.name
-    config = read_resolved(run / RESOLVED) if (run / RESOLVED).is_file() else None
+    config = read_resolved(run / RESOLVED)
     if config is None or stage not in BY_NAME:
         raise UserError(
             f"{folder}: not the model of a run that is here, so that nobody knows what it read "

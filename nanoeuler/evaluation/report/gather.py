@@ -311,10 +311,10 @@ def read_pipeline(folder: Path) -> Json | None:
 def kept_configuration(folder: Path) -> Json:
     """The configuration that the workflow of the run in `folder` kept, or that of a trial; empty
     where there is none, as for stages that were run by hand."""
-    pipeline, resolved = read_pipeline(folder), folder / RESOLVED
-    if pipeline is None and resolved.is_file():
-        pipeline = {"config": without_secrets(read_resolved(resolved) or {})}
-    return (pipeline or {}).get("config", {})
+    pipeline = read_pipeline(folder)
+    if pipeline is None:
+        return without_secrets(read_resolved(folder / RESOLVED) or {})
+    return pipeline.get("config", {})
 
 
 def read_stage(folder: Path, name: str) -> Stage:

@@ -27,9 +27,9 @@ from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.likelihood import Share, in_order
 from nanoeuler.model.transformer import Transformer
 from nanoeuler.model.weights_file import write_safetensors
-from nanoeuler.storage.files import canonical_json, read_json, sha256_file, sha256_text, write_json
+from nanoeuler.storage.files import canonical_json, sha256_file, sha256_text, write_json
 from nanoeuler.storage.folders import atomic_folder
-from nanoeuler.storage.integrity import Origin, check_file, check_seal, seal
+from nanoeuler.storage.integrity import Origin, check_file, read_sealed, seal
 from nanoeuler.storage.record_folder import RecordFolder
 from nanoeuler.system.arithmetic import exp, softplus
 from nanoeuler.tokenizer import Tokenizer
@@ -220,11 +220,8 @@ def computed_by(backend: "Backend", reproducible: str | None) -> dict[str, Any]:
 
 def read_reference(path: Path) -> dict[str, np.ndarray]:
     """The log-probabilities at `path`. Raises `UserError` where they are not those written."""
-    note = read_json(path.with_name(NOTE))
     origin = Origin("the stage dpo", "the parent gives them anew")
-    if not isinstance(note, dict):
-        raise UserError(f"{path.with_name(NOTE)}: not a JSON object; {origin.remedy}")
-    check_seal(path.with_name(NOTE), note, origin)
+    note = read_sealed(path.with_name(NOTE), origin, "their hash", "sha256", origin.remedy)
     check_file(path, note["sha256"], origin)
     return load_file(path)
 
