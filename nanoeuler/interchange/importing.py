@@ -224,10 +224,14 @@ def read_weights(folder: Path, files: list[Path], config: ModelConfig) -> np.nda
     parameters = np.zeros(FlatBuffer.elements(config), np.float32)
     buffer = FlatBuffer(config, parameters)
     missing = set(buffer.rows)
+    heads = []  # of a tied embedding, which are the embedding again
     for path in files:
         for stored_name, shape, read in tensors_in(path):
-            if stored_name.endswith(COMPUTED) or (config.tied and stored_name == "lm_head.weight"):
-                continue  # computed by us, or the embedding again
+            if stored_name.endswith(COMPUTED):
+                continue
+            if config.tied and stored_name == "lm_head.weight":
+                heads.append(read())
+                continue
             name = stored_name
             if config.family == "gpt2" and stored_name.startswith(("wte.", "wpe.", "h.", "ln_f.")):
                 name = f"transformer.{stored_name}"  # as GPT-2 was released
@@ -236,6 +240,8 @@ def read_weights(folder: Path, files: list[Path], config: ModelConfig) -> np.nda
                     f"{path}: has a tensor {brief(name)}, which a nanoeuler model with the fields "
                     f"of its {CONFIG} does not have; give another model"
                 )
+            if name not in missing:
+                raise UserError(f"{path}: tensor {name} is there twice; fetch the model again")
             expected = buffer.in_file(name).shape
             if shape != expected:
                 raise UserError(
@@ -255,6 +261,11 @@ def read_weights(folder: Path, files: list[Path], config: ModelConfig) -> np.nda
         raise UserError(
             f"{folder}: its weights lack {log.counted(len(missing), 'tensor')}, such as "
             f"{min(missing)}; fetch the model again"
+        )
+    if not all(np.array_equal(head, buffer[family_of(config).embedding]) for head in heads):
+        raise UserError(
+            f"{folder}: lm_head.weight is not the embedding, where {CONFIG} says that they are one "
+            "(tie_word_embeddings); set that to false, or give another model"
         )
     return parameters
 
@@ -279,7 +290,8 @@ def check_types(path: Path, header: Mapping[str, Any]) -> None:
     package does not know."""
     for name, entry in header.items():
         kind = entry.get("dtype", "F32") if isinstance(entry, dict) else "F32"
-        if name != "__metadata__" and kind not in list(FLOATS):
+        read = name != "__metadata__" and not name.endswith(COMPUTED)
+        if read and kind not in list(FLOATS):
             raise UserError(
                 f"{path}: tensor {brief(name)} has type {brief(kind)}; import reads "
                 f"{', '.join(FLOATS)}, so give a model that is saved in one of these"

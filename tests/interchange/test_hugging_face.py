@@ -141,8 +141,12 @@ def test_shards_are_read_as_one(exported, tmp_path):
     after = load_model(tmp_path / "back")
     theirs = FlatBuffer(after.config, after.parameters)
     assert all(np.array_equal(theirs[name], tensor) for name, tensor in tensors.items())
+    save_file({names[0]: tensors[names[0]] + 1}, exported / "more.safetensors")
+    weight_map["more"] = "more.safetensors"
+    (exported / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert f"more.safetensors: tensor {names[0]} is there twice" in refusal(exported)
     (exported / "model-00002-of-00003.safetensors").unlink()
-    assert "1 file of 3 with weights missing, such as model-00002-of-00003" in refusal(exported)
+    assert "1 file of 4 with weights missing, such as model-00002-of-00003" in refusal(exported)
 
 
 MISTRAL = {"architectures": ["MistralForCausalLM"], "model_type": "mistral"}
@@ -440,6 +444,18 @@ def test_what_we_cannot_do_is_refused_by_name(exported, change_config, keys, wor
     assert words in refusal(exported)
 
 
+def test_a_head_that_is_tied_and_not_the_embedding_is_refused(make_model, tmp_path):
+    export(make_model({"tied": True}), "hf", "f32", tmp_path / "hf")
+    weights = tmp_path / "hf/model.safetensors"
+    tensors = load_file(weights)
+    head = tensors["model.embed_tokens.weight"].copy()
+    save_file(tensors | {"lm_head.weight": head}, weights)
+    import_folder(tmp_path / "hf", tmp_path / "again")
+    head[0, 0] += 1
+    save_file(tensors | {"lm_head.weight": head}, weights)
+    assert "lm_head.weight is not the embedding, where config.json" in refusal(tmp_path / "hf")
+
+
 def test_damaged_and_foreign_files_are_refused(exported, tmp_path):
     weights = exported / "model.safetensors"
     content = weights.read_bytes()
@@ -542,7 +558,7 @@ def test_gpt2_is_imported_as_it_was_released(make_model, tmp_path):
     assert tensors["transformer.h.0.mlp.c_fc.weight"].shape == (32, 128)  # (in, out)
     tensors = {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
     for layer in range(2):
-        tensors[f"h.{layer}.attn.bias"] = np.ones((1, 1, 64, 64), np.float32)
+        tensors[f"h.{layer}.attn.bias"] = np.ones((1, 1, 64, 64), (np.float32, bool)[layer])
         tensors[f"h.{layer}.attn.masked_bias"] = np.float32(-1e4).reshape(1)
     save_file(tensors, released / "model.safetensors")
     config = json.loads((released / "config.json").read_text())
