@@ -134,8 +134,13 @@ def run_experiment(options: argparse.Namespace) -> int:
         status = run(experiment, trained, options.theirs)
         if status == 0 and missing(trained):
             return 0
-        failed |= {arm.name for arm, _ in experiment.due(seeds_now, failed)} if status else set()
-        if status and (status > 128 or BASE in failed):
+        failed |= {arm.name for arm, _ in experiment.due(seeds_now, failed)}
+        if BASE in failed and not status:
+            raise UserError(
+                f"{experiment.folder}: the base ends with a held-out loss that is no number, with "
+                "which nothing can be compared; give a configuration that trains"
+            )
+        if status > 128 or BASE in failed:
             return status
         experiment.require_same_tokens()
         trained_seeds += len(seeds_now)

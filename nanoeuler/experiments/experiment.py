@@ -10,6 +10,7 @@ Weights and checkpoints of trials are not kept: their measurements are what is c
 
 import copy
 import itertools
+import math
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -105,16 +106,18 @@ class Experiment:
 
     def score(self, arm: Arm, seed: int) -> float | None:
         """Bits per byte of held-out text, the mean of its sources, of the model that a trial hands
-        on; None where it isn't finished."""
+        on; None where it isn't finished, and where the loss of that model is no number."""
         lines = list(read_metrics(self.trial(arm, seed) / "pretrain" / "metrics.jsonl"))
         if not any("finished" in line for line in lines):
             return None
         measured = [line["validation"].values() for line in lines if "validation" in line]
         scores = [sum(values) / len(values) for values in measured]
-        return min(scores) if arm.config["pretrain"]["keep"] == "best" else scores[-1]
+        best = arm.config["pretrain"]["keep"] == "best"
+        kept = min(filter(math.isfinite, scores), default=math.nan) if best else scores[-1]
+        return kept if math.isfinite(kept) else None
 
     def scores(self, arm: Arm) -> list[float]:
-        """Those of the first seeds, up to the first trial that isn't finished."""
+        """Those of the first seeds, up to the first trial that has none."""
         found = []
         for seed in self.seeds:
             score = self.score(arm, seed)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from checkouts import ROOT
@@ -51,6 +52,31 @@ def test_changes_of_a_sweep_that_train_alike_are_trained_once(tmp_path, capsys):
     assert "2 changes left out, which train as another does" in capsys.readouterr().err
     with pytest.raises(UserError, match="--sweep: each of its changes trains as the base does"):
         prepare(LESSONS, [], [1, 2], 0.01, swept=changes[:1], **asked)
+
+
+def test_a_trial_whose_held_out_loss_is_no_number_has_failed(tmp_path):
+    """Its arm has the scores before it; the verdict of another stands."""
+    asked = {"unit": "tokens", "amount": 60_000, "name": str(tmp_path / "mine")}
+    changes = [read_change(text) for text in CHANGES[1::2]]
+    experiment = prepare(LESSONS, changes, [1, 2], 0.05, **asked)
+    base, ends, best = (
+        replace(arm, config=arm.config | {"pretrain": arm.config["pretrain"] | {"keep": keep}})
+        for arm, keep in zip(experiment.arms, ("final", "final", "best"), strict=True)
+    )
+    experiment = replace(experiment, arms=(base, ends, best))
+    last = [(base, ("1.0", "1.2")), (ends, ("0.9", "NaN")), (best, ("NaN", "NaN"))]
+    for arm, scores in last:
+        for seed, score in zip((1, 2), scores, strict=True):
+            metrics = experiment.trial(arm, seed) / "pretrain/metrics.jsonl"
+            metrics.parent.mkdir(parents=True)
+            step = '{"step": 1, "tokens": 1, "seconds": 1.0, '
+            measured = [f'{step}"validation": {{"a": {each}}}}}\n' for each in ("NaN", "2", score)]
+            metrics.write_text("".join([*measured, f'{step}"finished": true}}\n']))
+    assert experiment.due((1, 2)) == [(ends, 2)]
+    assert experiment.scores(ends) == [0.9]
+    (_, one), (_, other) = experiment.verdicts()
+    assert (one.verdict, one.seeds) == ("undecided", 1)
+    assert (experiment.scores(best), other.difference) == ([2.0, 2.0], pytest.approx(0.9))
 
 
 def test_joules_are_tokens_by_what_a_token_takes(tmp_path):
