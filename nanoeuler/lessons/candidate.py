@@ -166,7 +166,7 @@ def read_candidate(path: Path) -> Candidate:
         raise UserError(f"{path}: cannot be read ({reason}); give your Python file") from None
     namespace: dict[str, Any] = {"__name__": "candidate", "__file__": str(path)}
     with guarded(path, "the file"):
-        exec(compile(text, str(path), "exec"), namespace)
+        exec(compile(text.encode(), str(path), "exec"), namespace)  # bytes may begin with a mark
     functions = {
         name: value
         for name, value in namespace.items()

@@ -283,6 +283,10 @@ def test_a_loop_without_end_is_stopped(check, monkeypatch, body):
     assert "mine.py: line " in err
 
 
+def test_a_file_may_begin_with_a_byte_order_mark_as_some_editors_write_it(check):
+    assert check("rope", f"\ufeff{textwrap.dedent(ROPE)}")[0] == 0
+
+
 def test_a_print_is_mentioned_and_no_mistake(check):
     status, out, err = check("merge", MERGE.replace("result, at", "print(pair); result, at"))
     assert status == 0
