@@ -46,7 +46,9 @@ def explain_os_errors(path: Path | None = None) -> Iterator[None]:
                 f"{where}the disk is full; free some space or use another disk (a run's: "
                 "data_dir and results_dir), then run again"
             ) from error
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        if error.errno == errno.EROFS:
+            raise UserError(f"{where}the disk can only be read; choose another folder") from error
+        if error.errno in (errno.EACCES, errno.EPERM):
             raise UserError(
                 f"{where}no permission there; choose another folder or change its owner"
             ) from error

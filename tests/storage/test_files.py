@@ -1,5 +1,6 @@
 """Outputs appear whole, replace only what we made, and killed writers leave nothing for long."""
 
+import errno
 import json
 import os
 import signal
@@ -13,7 +14,7 @@ import pytest
 
 from nanoeuler.errors import UserError
 from nanoeuler.storage import folders
-from nanoeuler.storage.files import atomic_write, write_json
+from nanoeuler.storage.files import atomic_write, explain_os_errors, write_json
 from nanoeuler.storage.folders import atomic_folder, require_ours
 from nanoeuler.storage.temporary import sweep
 from tests.waiting import CEILING
@@ -306,3 +307,11 @@ def test_a_folder_whose_manifest_snakemake_has_deleted_is_made_again(tmp_path):
     (folder / ".nanoeuler").unlink()
     with pytest.raises(UserError, match="was not made by nanoeuler"):
         require_ours(folder)
+
+
+def test_a_disk_that_can_only_be_read_is_not_one_without_permission(tmp_path):
+    with (
+        pytest.raises(UserError, match="x: the disk can only be read; choose another folder"),
+        explain_os_errors(tmp_path / "x"),
+    ):
+        raise OSError(errno.EROFS, "Read-only file system")
