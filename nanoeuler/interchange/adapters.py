@@ -27,6 +27,7 @@ from nanoeuler.storage.files import read_json, sha256_file
 PLAIN: dict[str, tuple[Any, ...]] = {
     "peft_type": ("LORA",),
     "bias": ("none",),
+    "init_lora_weights": (True, False, "gaussian", "eva", "orthogonal"),  # others change the base
     "use_dora": (False,),
     "use_rslora": (False,),
     "use_qalora": (False,),

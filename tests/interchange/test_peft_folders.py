@@ -64,6 +64,7 @@ def test_the_command_merges_adapters(base, adapter, tmp_path, capsys):
         ({"target_modules": ["q_proj", "k_proj"]}, "lacks the tensor base_model.model.model."),
         ({"use_dora": True}, "use_dora is True, which adapters of a nanoeuler model do not have"),
         ({"rank_pattern": {"q_proj": 4}}, "rank_pattern is {'q_proj': 4}, which adapters"),
+        ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights is 'pissa_niter_4', which"),
         ({"peft_type": "IA3"}, "peft_type is 'IA3', which adapters"),
         ({"revision": "0" * 64}, "were trained on another model than"),
     ],
