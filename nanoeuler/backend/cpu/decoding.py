@@ -132,6 +132,13 @@ def add_biased_columns(x_ND, delta_ND, bias_D, step_size, first, stop):
 
 
 @compiled()
+def matrix(memory, at, rows, columns):
+    """A matrix in `memory` from `at` on, and where it ends."""
+    size = rows * columns
+    return span(memory, at, size).reshape(rows, columns), at + size
+
+
+@compiled()
 def layer(
     x_ND, lengths_B, weights, sizes, cos_PE, sin_PE, keys_BSGE, values_BSGE, constants, memory, team
 ):
@@ -157,18 +164,13 @@ def layer(
     one = np.float32(1)
     keys, values = keys_BSGE.reshape(-1), values_BSGE.reshape(-1)
     shared, own = memory
-    at = N * columns
-    packed_NC = span(shared, 0, at).reshape(N, columns)
-    attended_NC = span(shared, at, N * H * E).reshape(N, H * E)
-    at += N * H * E
-    gate_up_NC = span(shared, at, N * wide).reshape(N, wide)
-    at += N * wide
-    hidden_NF = span(shared, at, N * F).reshape(N, F)
-    at += N * F
-    delta_ND = span(shared, at, N * D).reshape(N, D)
-    normed_ND = span(own, 0, N * D).reshape(N, D)
-    scores = span(own, N * D, S + LANES)
-    at = N * D + S + LANES
+    packed_NC, at = matrix(shared, 0, N, columns)
+    attended_NC, at = matrix(shared, at, N, H * E)
+    gate_up_NC, at = matrix(shared, at, N, wide)
+    hidden_NF, at = matrix(shared, at, N, F)
+    delta_ND, _ = matrix(shared, at, N, D)
+    normed_ND, at = matrix(own, 0, N, D)
+    scores, at = span(own, at, S + LANES), at + S + LANES
     rounded = span(own, at, len(own) - at)
     for n in range(N):
         normed(row_of(x_ND, n), attention_norm, epsilon, row_of(normed_ND, n))
@@ -234,18 +236,13 @@ def biased_layer(x_ND, lengths_B, weights, F, keys_BSGE, values_BSGE, constants,
     one = np.float32(1)
     keys, values = keys_BSGE.reshape(-1), values_BSGE.reshape(-1)
     shared, own = memory
-    at = 3 * N * D
-    packed_NC = span(shared, 0, at).reshape(N, 3 * D)
-    attended_ND = span(shared, at, N * D).reshape(N, D)
-    at += N * D
-    up_NF = span(shared, at, N * F).reshape(N, F)
-    at += N * F
-    hidden_NF = span(shared, at, N * F).reshape(N, F)
-    at += N * F
-    delta_ND = span(shared, at, N * D).reshape(N, D)
-    normed_ND = span(own, 0, N * D).reshape(N, D)
-    scores = span(own, N * D, S + LANES)
-    at = N * D + S + LANES
+    packed_NC, at = matrix(shared, 0, N, 3 * D)
+    attended_ND, at = matrix(shared, at, N, D)
+    up_NF, at = matrix(shared, at, N, F)
+    hidden_NF, at = matrix(shared, at, N, F)
+    delta_ND, _ = matrix(shared, at, N, D)
+    normed_ND, at = matrix(own, 0, N, D)
+    scores, at = span(own, at, S + LANES), at + S + LANES
     rounded = span(own, at, len(own) - at)
     for n in range(N):
         layer_normed(row_of(x_ND, n), norm, norm_bias, epsilon, row_of(normed_ND, n))
