@@ -135,16 +135,22 @@ def tile(context, c_at, c_stride, a_at, a_stride, a_step, b_at, depth, alpha, ke
     return types.void(s, s, s, s, s, s, s, types.float32, types.boolean), generate
 
 
-@intrinsic
-def copy_vector(context, source_at, target_at):
-    """Copy LANES floats."""
+def make_copy(kind):
+    @intrinsic
+    def copy(context, source_at, target_at):
+        """Copy a value of `kind` from one address to another."""
 
-    def generate(context, builder, signature, arguments):
-        source, target = (builder.inttoptr(at, VECTOR.as_pointer()) for at in arguments)
-        builder.store(builder.load(source, align=4), target, align=4)
-        return context.get_dummy_value()
+        def generate(context, builder, signature, arguments):
+            source, target = (builder.inttoptr(at, kind.as_pointer()) for at in arguments)
+            builder.store(builder.load(source, align=4), target, align=4)
+            return context.get_dummy_value()
 
-    return types.void(types.int64, types.int64), generate
+        return types.void(types.int64, types.int64), generate
+
+    return copy
+
+
+copy_vector, copy_float = make_copy(VECTOR), make_copy(FLOAT)
 
 
 @intrinsic
@@ -184,16 +190,6 @@ def transpose_square(context, source_at, source_stride, target_at, target_stride
 
     s = types.int64
     return types.void(s, s, s, s), generate
-
-
-@intrinsic
-def copy_float(context, source_at, target_at):
-    def generate(context, builder, signature, arguments):
-        source, target = (builder.inttoptr(at, FLOAT.as_pointer()) for at in arguments)
-        builder.store(builder.load(source, align=4), target, align=4)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64), generate
 
 
 @compiled()
