@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nanoeuler.config.paths import Paths
-from nanoeuler.config.settings import Dpo, Pretrain, Sft
+from nanoeuler.config.settings import Pretrain
 from nanoeuler.config.stages import BY_NAME, DPO, PRETRAIN, SFT, Stage, parent_of
 from nanoeuler.errors import UserError
 from nanoeuler.model.config import ModelConfig
@@ -110,7 +110,8 @@ def lessons(model_folder: Path, config: Mapping[str, Any], tokens: TokenStore) -
     """
     paths, tokenizer = Paths(config), Tokenizer.load(model_folder / "tokenizer.json")
     stage: Stage | None = BY_NAME[model_folder.parent.name]
-    makers = {PRETRAIN.section: text_lesson, SFT.section: sft_lesson, DPO.section: dpo_lesson}
+    of_records = dict.fromkeys((SFT.section, DPO.section), record_lesson)
+    makers = {PRETRAIN.section: text_lesson, **of_records}
     found: list[Lesson] = []
     parent: tuple[Stage, str] | None = None  # whose model started from one with this hash
     while stage:
@@ -216,43 +217,29 @@ def text_lesson(told: Told) -> Lesson:
     return Lesson(told.rows([told.tokens.fingerprint], *sizes), rows_of)
 
 
-def sft_lesson(told: Told) -> Lesson:
-    settings: Sft = told.settings
-    folder, model = RecordFolder(told.inputs.data, "instructions"), told.model
-
-    def learn() -> Kept:
-        apart = told.inputs.apart()[0]
-        given = folder.file("train"), told.tokenizer, settings.template, model.context, apart
-        records, _ = encode_records(*given)
-        end_id, seed = told.tokenizer.end_id, told.config["seed"]
-        stream, _ = sft.training_stream(settings, model, records, end_id, seed)
-        return told.kept(records, stream, 1)
-
-    return record_lesson(told, folder, learn)
-
-
-def dpo_lesson(told: Told) -> Lesson:
-    settings: Dpo = told.settings
-    folder, model = RecordFolder(told.inputs.data, "preferences"), told.model
-
-    def learn() -> Kept:
-        apart, template = told.inputs.apart()[0], told.description["template"]
-        given = folder.file("train"), told.tokenizer, template, model.context, apart
+def learned(told: Told, folder: RecordFolder) -> Kept:
+    """The records that a stage learned from, encoded again."""
+    model, end_id, seed = told.model, told.tokenizer.end_id, told.config["seed"]
+    apart, template = told.inputs.apart()[0], told.description["template"]
+    given = folder.file("train"), told.tokenizer, template, model.context, apart
+    if told.stage.pairs:
         pairs, _ = encode_pairs(*given)
-        end_id, seed = told.tokenizer.end_id, told.config["seed"]
-        stream, _ = dpo.training_stream(settings, model, pairs, end_id, seed)
-        return told.kept([side for pair in pairs for side in pair.sides], stream, 2)
+        rows, _ = dpo.training_stream(told.settings, model, pairs, end_id, seed)
+        return told.kept([side for pair in pairs for side in pair.sides], rows, 2)
+    records, _ = encode_records(*given)
+    stream, _ = sft.training_stream(told.settings, model, records, end_id, seed)
+    return told.kept(records, stream, 1)
 
-    return record_lesson(told, folder, learn)
 
-
-def record_lesson(told: Told, folder: RecordFolder, learn: Callable[[], Kept]) -> Lesson:
-    """The lesson of a stage's records. What `learn` finds is kept beside the stage's model, as
+def record_lesson(told: Told) -> Lesson:
+    """The lesson of a stage's records. What `learned` finds is kept beside the stage's model, as
     tens of thousands of records take half a minute; it is found again if that is damaged, or of
     another training."""
+    assert told.stage.records is not None
+    folder = RecordFolder(told.inputs.data, told.stage.records.kind)
     path, fingerprint = told.folder / KEPT, told.description["info"]["fingerprint"]
     found = read_kept(path, fingerprint)
-    kept = found or learn()
+    kept = found or learned(told, folder)
     data = [folder.check(part) for part in ("train", "validation")]
     rows = told.rows(data, *kept.sizes.tolist())
     if found is None:
