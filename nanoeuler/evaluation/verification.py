@@ -108,22 +108,18 @@ class Made:
 
     def job(self, output: Path, backend: "Backend", group: "Group") -> Job:
         """The stage, to be trained again. Raises `UserError` where it would be another."""
-        paths = Paths(self.config)
         settings = self.stage.settings.read(self.config[self.stage.section])
         # as the run computed, whatever its configuration now says; for the rows see `begin`
         used = self.header.get("config", {}).get(self.stage.section, {})
         again = used.get("recompute", settings.recompute) is True
         settings = replace(settings, micro_batch_rows="auto", recompute=again)
-        parent = paths.parent(self.stage).get("parent") or settings.init_from
-        data, *others = paths.material(self.stage).items()
-        inputs = Inputs(
+        parent = Paths(self.config).parent(self.stage).get("parent") or settings.init_from
+        inputs = Inputs.of_run(
             self.config,
+            self.stage,
             settings,
-            Path(data[1]),
-            Path(paths.tokenizer),
-            output,
-            Path(parent) if self.stage.parents and parent else None,
-            {kind: Path(path) for kind, path in others if kind != data[0]},
+            output=output,
+            parent=Path(parent) if self.stage.parents and parent else None,
         )
         job = module_of(self.stage).job(inputs, backend, group)
         if self.header["fingerprint"] != job.fingerprint:

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nanoeuler.config.paths import Paths
 from nanoeuler.config.settings import Pretrain
 from nanoeuler.config.stages import BY_NAME, DPO, PRETRAIN, SFT, Stage, parent_of
 from nanoeuler.errors import UserError
@@ -108,7 +107,7 @@ def lessons(model_folder: Path, config: Mapping[str, Any], tokens: TokenStore) -
     `UserError` where a model is not the one that the next stage started from, or was trained on
     other rows than `config` has.
     """
-    paths, tokenizer = Paths(config), Tokenizer.load(model_folder / "tokenizer.json")
+    tokenizer = Tokenizer.load(model_folder / "tokenizer.json")
     stage: Stage | None = BY_NAME[model_folder.parent.name]
     of_records = dict.fromkeys((SFT.section, DPO.section), record_lesson)
     makers = {PRETRAIN.section: text_lesson, **of_records}
@@ -123,7 +122,7 @@ def lessons(model_folder: Path, config: Mapping[str, Any], tokens: TokenStore) -
                 f"nobody knows what that one read; run the stage {parent[0].name} again"
             )
         if make := makers.get(stage.section):
-            given = stage, config, paths, tokenizer, description, tokens, folder.parent
+            given = stage, config, tokenizer, description, tokens, folder.parent
             found.append(make(Told(*given)))
         if config[stage.section].get("init_from"):
             break
@@ -147,7 +146,6 @@ class Told(NamedTuple):
 
     stage: Stage
     config: Mapping[str, Any]
-    paths: Paths
     tokenizer: Tokenizer
     description: Mapping[str, Any]
     tokens: TokenStore
@@ -190,12 +188,7 @@ class Told(NamedTuple):
 
     @property
     def inputs(self) -> Inputs[Any]:
-        """Inputs of a stage that learns from records."""
-        assert self.stage.records is not None
-        manifests = {kind: Path(path) for kind, path in self.paths.learned_records.items()}
-        data = manifests.pop(self.stage.records.kind)
-        tokenizer = Path(self.paths.tokenizer)
-        return Inputs(self.config, self.settings, data, tokenizer, others=manifests)
+        return Inputs.of_run(self.config, self.stage, self.settings)
 
 
 def text_lesson(told: Told) -> Lesson:

@@ -56,7 +56,6 @@ class LeftOut:
 
     run: Path
     config: dict[str, Any]
-    paths: Paths
     store: TokenStore
     tokenizer: Tokenizer
     documents: list[DocumentOrigin]
@@ -126,7 +125,7 @@ def leave_out(run: Path, names: Sequence[str]) -> LeftOut:
     left_out = np.concatenate(chosen)
     if left_out.all():
         raise UserError(f"{run}: nothing is left of its text for training; name fewer documents")
-    everything = run, config, paths, store, tokenizer, [*found]
+    everything = run, config, store, tokenizer, [*found]
     return LeftOut(*everything, np.concatenate(places), left_out)
 
 
@@ -156,12 +155,11 @@ def train_without(left_out: LeftOut, backend: "Backend") -> Path:
     settings = Pretrain.read(config[PRETRAIN.section])
     if settings.keep == "final":  # measurements on the way decide nothing
         settings = replace(settings, validate_every=settings.tokens)
-    inputs = Inputs(
+    inputs = Inputs.of_run(
         config,
+        PRETRAIN,
         settings,
-        Path(left_out.paths.tokens),
-        Path(left_out.paths.tokenizer),
-        folder / PRETRAIN.name,
+        output=folder / PRETRAIN.name,
         without=[(first, stop) for first, stop in left_out.places[left_out.chosen].tolist()],
     )
     job = pretrain.job(inputs, backend)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
+from nanoeuler.config.paths import Paths
 from nanoeuler.config.settings import Training, Tuning
 from nanoeuler.config.stages import Stage
 from nanoeuler.model.adapters import adapted
@@ -46,6 +47,15 @@ class Inputs(Generic[Settings]):
     """Manifests of other records, by their kinds: prompts that they hold out are not learned."""
     without: Sequence[tuple[int, int]] = ()
     """Documents that pretraining leaves out, as first token and end in the text for training."""
+
+    @classmethod
+    def of_run(
+        cls, config: Mapping[str, Any], stage: Stage, settings: Any, **given: Any
+    ) -> "Inputs[Any]":
+        """With the data and the tokenizer of a run; `given` are further fields."""
+        paths = Paths(config)
+        data, *others = ((kind, Path(path)) for kind, path in paths.material(stage).items())
+        return cls(config, settings, data[1], Path(paths.tokenizer), others=dict(others), **given)
 
     @property
     def context(self: "Inputs[Tuning]") -> int:
