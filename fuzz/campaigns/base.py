@@ -1,5 +1,7 @@
 """What all campaigns share."""
 
+import contextlib
+import io
 from abc import ABC, abstractmethod
 from pathlib import Path
 
@@ -30,8 +32,10 @@ class Campaign(ABC):
 
 def command(*arguments: str) -> None:
     """Run a subcommand in this process. Raises `UserError` when it refuses."""
+    speaks = arguments[0] == "generate"  # a model may say anything: it is no message
     try:
-        status = main(list(arguments))
+        with contextlib.redirect_stdout(io.StringIO()) if speaks else contextlib.nullcontext():
+            status = main(list(arguments))
     except SystemExit as stop:  # argparse
         if stop.code not in (0, 2):
             raise

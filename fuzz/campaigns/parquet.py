@@ -1,5 +1,6 @@
 """Parquet files of records and of web pages, damaged in footer, page heads or anywhere."""
 
+import tempfile
 from pathlib import Path
 
 import duckdb
@@ -35,8 +36,7 @@ class Parquet(Campaign):
     def __init__(self, material: Path):
         super().__init__(material)
         self.files: list[tuple[str, bytes, list[int]]] = []  # kind, content, offsets of pages
-        folder = material / "parquet"
-        folder.mkdir(exist_ok=True)
+        folder = Path(tempfile.mkdtemp(dir=material))  # two workers may take this campaign at once
         with duckdb.connect(config={"threads": 1}) as connection:
             for kind, query in QUERIES.items():
                 for codec in CODECS:

@@ -43,6 +43,8 @@ PLAIN: dict[str, tuple[Any, ...]] = {
     "alora_invocation_tokens": ([],),
 }
 """Key of an adapter's config → the values that mean what this project computes; so does none."""
+MOST_ALPHA = 1e6
+"""No adapters come near; an infinite one would make weights that are no numbers."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +97,10 @@ def read_keys(path: Path, keys: Mapping[str, Any]) -> Stored:
     rank, alpha, targets = (keys.get(key) for key in ("r", "lora_alpha", "target_modules"))
     if type(rank) is not int or rank < 1:
         raise UserError(f"{path}: r is {brief(rank)}: it must be a whole number from 1 on")
-    if not isinstance(alpha, int | float) or isinstance(alpha, bool) or not alpha > 0:
-        raise UserError(f"{path}: lora_alpha is {brief(alpha)}: it must be a number above 0")
+    if not isinstance(alpha, int | float) or isinstance(alpha, bool) or not 0 < alpha <= MOST_ALPHA:
+        raise UserError(
+            f"{path}: lora_alpha is {brief(alpha)}: it must be above 0 and at most {MOST_ALPHA:g}"
+        )
     if targets == "all-linear":
         targets = "all"
     elif not isinstance(targets, list) or not all(isinstance(each, str) for each in targets):

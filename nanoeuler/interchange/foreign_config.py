@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nanoeuler.errors import UserError, brief
-from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.config import LARGEST, ModelConfig
 from nanoeuler.model.rope_scaling import read_rope_scaling
 
 GPT2, GEMMA2, GEMMA3 = "GPT2LMHeadModel", "Gemma2ForCausalLM", "Gemma3ForCausalLM"
@@ -145,6 +145,12 @@ def read_config(path: Path, keys: Any) -> ModelConfig:
     missing = [key for key in names.values() if type(keys.get(key)) is not int]
     if missing:
         raise UserError(f"{path}: lacks {', '.join(missing)}, or it is no whole number")
+    for field, key in names.items():  # before lists are made of so many
+        if not 1 <= keys[key] <= LARGEST[field]:
+            raise UserError(
+                f"{path}: {key} is {brief(keys[key])}: it must be at least 1 and at most "
+                f"{LARGEST[field]}"
+            )
     fields = {field: keys[key] for field, key in names.items()} | {"mtp_heads": 1}
     if architecture == GPT2:
         fields |= gpt2_fields(keys)

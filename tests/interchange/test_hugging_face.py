@@ -431,6 +431,8 @@ def refusal(folder):
         ({"hidden_size": "32"}, "lacks hidden_size, or it is no whole number"),
         ({"num_attention_heads": 5}, "config.json: model."),
         ({"hidden_size": 64}, "has shape [300, 32] where config.json asks for [300, 64]"),
+        ({"num_hidden_layers": 10**400}, "it must be at least 1 and at most 1024"),
+        ({"hidden_size": 0}, "hidden_size is 0: it must be at least 1 and at most 65536"),
         ({"num_hidden_layers": 3}, "its weights lack 9 tensors, such as model.layers.2."),
         ({"num_hidden_layers": 1}, "has a tensor 'model.layers.1."),
         ({"vocab_size": 320}, "has shape [300, 32] where config.json asks for [320, 32]"),
