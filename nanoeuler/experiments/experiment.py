@@ -270,6 +270,7 @@ def prepare(
     base, *_ = arms.values()
     if isinstance(seeds, int):
         seeds = range(base.config["seed"], base.config["seed"] + seeds)
+    config_of(file, {"seed": max(seeds)}, tokens)  # which may be too large
     question = {
         "data": [rule_identity(base.config, rule) for rule in DATA_RULES],
         "arms": list(arms),

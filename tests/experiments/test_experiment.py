@@ -30,6 +30,10 @@ def experiment(folder, *arguments):
         (("--change", "seed=3"), "--seeds sets seed in an experiment; leave it out"),
         ((*CHANGES, "--seeds", "1"), "--seeds 1: the spread between seeds tells what is real"),
         ((*CHANGES, "--seeds", "4,4"), "--seeds 4,4: "),
+        (
+            (*CHANGES, "--seeds", "4294967296,4"),
+            "seed must be a whole number of at least 0 and at most 4294967295",
+        ),
         ((*CHANGES, *CHANGES[:2]), "trains as pretrain.learning_rate=2e-3 does; leave it out"),
         ((*CHANGES, "--tokens", "10"), "fewer than 10 steps, too few to measure"),
     ],
