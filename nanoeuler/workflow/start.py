@@ -133,8 +133,7 @@ def require_plan(config: Mapping[str, Any], options: list[str]) -> None:
         planned = subprocess.run(command)
     if planned.returncode:
         raise SystemExit(
-            "error  this machine won't do for this run, see above; "
-            "nothing was downloaded or started"
+            "error  this run cannot be made as it is, see above; nothing was downloaded or started"
         )
 
 

@@ -64,7 +64,7 @@ def test_a_plan_that_says_no_stops_the_run_before_its_first_job(checkout):
     stopped = checkout.snakemake(failing="plan")
     assert stopped.returncode != 0
     assert (
-        "this machine won't do for this run, see above; nothing was downloaded or started"
+        "this run cannot be made as it is, see above; nothing was downloaded or started"
         in stopped.stdout + stopped.stderr
     )
     assert [call.split()[0] for call in checkout.calls] == ["plan"]
