@@ -211,13 +211,14 @@ def run_evaluate(options: argparse.Namespace) -> None:
 def run_compare(options: argparse.Namespace) -> None:
     from nanoeuler.evaluation.runs import cost_beside, evaluation_files
     from nanoeuler.evaluation.scores import compare, named, read_evaluations, scores
-    from nanoeuler.evaluation.verdicts import read_verdicts
+    from nanoeuler.evaluation.verdicts import read_verdicts, refuse_experiments
     from nanoeuler.storage.files import atomic_write
 
     first, *others = options.evaluations
     if not (others or options.output) and (told := read_verdicts(first)):
         show_verdicts(told, as_json=options.json)
         return
+    refuse_experiments(options.evaluations)
     files = named(evaluation_files(options.evaluations))
     evaluations = read_evaluations(files)
     costs = {name: cost_beside(file) for name, file in files.items()}
@@ -271,13 +272,14 @@ def run_report(options: argparse.Namespace) -> None:
     from nanoeuler.evaluation.report.page import page
     from nanoeuler.evaluation.report.side_by_side import name_runs, side_by_side
     from nanoeuler.evaluation.scores import compare
-    from nanoeuler.evaluation.verdicts import read_verdicts, trials_shown
+    from nanoeuler.evaluation.verdicts import read_verdicts, refuse_experiments, trials_shown
     from nanoeuler.storage.files import atomic_write, write_json
 
     folders = report_folders(options)
     if told := read_verdicts(folders[0]) if len(folders) == 1 else None:
         options.output = options.output or folders[0] / "report.html"
         folders = trials_shown(told, folders[0])
+    refuse_experiments(folders)
     output = options.output or folders[0] / "report.html"
     runs = [
         gather(load(options.config) if options.config else kept_configuration(folder), folder)

@@ -3,13 +3,15 @@
 results/experiments/NAME/verdicts.json     what `nanoeuler experiment --json` prints
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 from statistics import fmean
 
+from nanoeuler.errors import UserError
 from nanoeuler.evaluation.scores import Json, Row
 from nanoeuler.storage.integrity import Origin, read_sealed
 
-VERDICTS = "verdicts.json"
+QUESTION, VERDICTS = "experiment.json", "verdicts.json"
 HEADER = ["", "bits/byte", "difference", "p", "seeds", "verdict"]
 MOST_TRIALS = 10
 """On a page, beside the base's: as many lines as can be told apart in a chart."""
@@ -23,6 +25,18 @@ def read_verdicts(folder: Path) -> Json | None:
     again = "run the same experiment again, which writes it from its trials"
     origin = Origin("`nanoeuler experiment`", again)
     return read_sealed(path, origin, "the verdicts of an experiment", "arms", again)
+
+
+def refuse_experiments(folders: Iterable[Path]) -> None:
+    """Raise `UserError` for the folder of an experiment among those that are taken for runs."""
+    for folder in folders:
+        if (folder / VERDICTS).is_file():
+            raise UserError(f"{folder}: an experiment; give it alone: nanoeuler compare {folder}")
+        if (folder / QUESTION).is_file():
+            raise UserError(
+                f"{folder}: an experiment without verdicts yet; its command, given again, resumes "
+                f"it, and `nanoeuler runs {folder}` lists its trials"
+            )
 
 
 def verdict_rows(told: Json) -> list[Row]:

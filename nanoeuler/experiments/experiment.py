@@ -23,6 +23,7 @@ from nanoeuler.config.rules import leaves, rule_identity
 from nanoeuler.config.yaml_file import write_yaml
 from nanoeuler.errors import UserError
 from nanoeuler.evaluation.report.gather import read_metrics
+from nanoeuler.evaluation.verdicts import QUESTION
 from nanoeuler.experiments.changes import Change, title
 from nanoeuler.experiments.verdicts import Verdict, judge
 from nanoeuler.storage.files import (
@@ -36,7 +37,7 @@ from nanoeuler.storage.files import (
 from nanoeuler.storage.integrity import Origin, read_sealed, seal
 from nanoeuler.storage.names import plain_name
 
-QUESTION, OVERLAY = "experiment.json", "config.yaml"
+OVERLAY = "config.yaml"
 SPEED, TOKENS = "speed.json", "tokens.json"
 BASE = "base"
 LEAST_STEPS = 10

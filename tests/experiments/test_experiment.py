@@ -8,6 +8,7 @@ import pytest
 from checkouts import ROOT
 
 from nanoeuler import log
+from nanoeuler.cli import main
 from nanoeuler.errors import UserError
 from nanoeuler.experiments.changes import read_change
 from nanoeuler.experiments.experiment import prepare
@@ -81,6 +82,16 @@ def test_a_trial_whose_held_out_loss_is_no_number_has_failed(tmp_path):
     (_, one), (_, other) = experiment.verdicts()
     assert (one.verdict, one.seeds) == ("undecided", 1)
     assert (experiment.scores(best), other.difference) == ([2.0, 2.0], pytest.approx(0.9))
+
+
+@pytest.mark.parametrize("command", ["compare", "report"])
+def test_an_experiment_that_is_taken_for_a_run_is_told_from_one(tmp_path, capsys, command):
+    (tmp_path / "experiment.json").touch()
+    assert main([command, str(tmp_path)]) == 1
+    assert "an experiment without verdicts yet; its command, given again" in capsys.readouterr().err
+    (tmp_path / "verdicts.json").touch()
+    assert main([command, str(tmp_path), str(tmp_path / "run")]) == 1
+    assert f"give it alone: nanoeuler compare {tmp_path}" in capsys.readouterr().err
 
 
 def test_joules_are_tokens_by_what_a_token_takes(tmp_path):
