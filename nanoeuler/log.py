@@ -233,13 +233,13 @@ class Progress:
     """Share done, time left and rate of a stage, to be used as a context manager.
 
     On a terminal that is one line, which is rewritten in place; in a log it is a line every
-    `interval` seconds. `unit` names what is counted ("MB", "tokens", "steps"); `scale` converts the
+    ten seconds. `unit` names what is counted ("MB", "tokens", "steps"); `scale` converts the
     amounts given to `update` into that unit. The rate is that of the last minute, without the first
     amount, during which machine code is compiled; before the second the time left is not known.
     Nothing is printed for work that ends within two seconds.
     """
 
-    WINDOW = 60.0  # seconds
+    WINDOW, INTERVAL = 60.0, 10.0  # seconds
 
     def __init__(
         self,
@@ -247,15 +247,13 @@ class Progress:
         total: float | None,
         unit: str,
         scale: float = 1.0,
-        interval: float = 10.0,
         done: float = 0.0,
     ):
         self.tag, self.total = tag, total
         self.unit, self.scale = unit, scale
-        self.interval = interval
         self.first = self.done = done
         self.began = time.monotonic()
-        self.shown = self.began - interval + 2.0
+        self.shown = self.began - self.INTERVAL + 2.0
         self.reached: deque[tuple[float, float]] = deque()
         """The last minute's times, and what was done by then."""
         found = next((each for each in LOGGER.handlers if isinstance(each, Terminal)), None)
@@ -271,7 +269,7 @@ class Progress:
             self.reached.append((now, self.done))
             while now - self.reached[0][0] > self.WINDOW and len(self.reached) > 2:
                 self.reached.popleft()
-        interval = 0.5 if self.terminal and now - self.began > 2.0 else self.interval
+        interval = 0.5 if self.terminal and now - self.began > 2.0 else self.INTERVAL
         if now - self.shown >= interval:
             self.shown = now
             since, before = self.reached[0] if len(self.reached) > 1 else (self.began, self.first)

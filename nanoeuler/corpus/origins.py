@@ -30,12 +30,12 @@ class DocumentOrigin(NamedTuple):
     source: str
     number: int
     """Its index among all documents of the source that were read, from 0."""
-    title: str = ""
-    author: str = ""
-    address: str = ""
+    title: str
+    author: str
+    address: str
     """A URL, or the file that it was read from."""
-    licence: str = ""
-    part: int | None = None
+    licence: str
+    part: int | None
     """Its index within a file of several documents, from 0."""
 
 

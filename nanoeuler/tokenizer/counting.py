@@ -28,6 +28,7 @@ from nanoeuler.tokenizer.scanner import (
 
 BATCH = 4 << 20  # bytes that are counted at a time
 MOST_WORDS = 1_000_000  # distinct words held at a time; learning from them takes about 0.5 GB
+ROOM = 1 << 14  # words of a new table
 HASH, START, LENGTH, COUNT = range(4)
 EMPTY = -1
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio, odd
@@ -37,13 +38,13 @@ HALF = np.uint64(32)
 class WordTable:
     """Distinct words with their counts."""
 
-    def __init__(self, text: np.ndarray | None = None, room: int = 1 << 14):
+    def __init__(self, text: np.ndarray | None = None):
         """Make an empty table, to `count` words of the padded bytes `text` or to `add` others."""
         self.text = padded(1 << 16) if text is None else text
         self.end = 0  # bytes of `text` that added words take
         self.size = 0
-        self.records = np.empty((room, 4), np.int64)
-        self.slots = np.full(2 * room, EMPTY, np.int32)
+        self.records = np.empty((ROOM, 4), np.int64)
+        self.slots = np.full(2 * ROOM, EMPTY, np.int32)
 
     def __len__(self) -> int:
         return self.size

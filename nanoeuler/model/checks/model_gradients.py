@@ -218,7 +218,7 @@ class Example:
         dropout = DROPOUT if case.startswith("dropout") else 0.0
         array = self.parameters.array
         self.model = Transformer(self.config, array, ops, base=base, dropout=dropout)
-        self.batch, targets_BTK = random_rows(self.config, 2, length, random)
+        self.batch, targets_BTK = random_rows(self.config, length, random)
         if dropout or (self.config.lora is not None and self.config.lora.dropout):
             self.batch.seeds = random.integers(0, 2**31, self.batch.ids.shape).astype(np.int32)
         tokens, self.targets_R = self.batch.ids.size, targets_BTK.reshape(-1)
@@ -282,20 +282,20 @@ def random_parameters(config: ModelConfig, random: np.random.Generator) -> np.nd
 
 
 def random_rows(
-    config: ModelConfig, rows: int, length: int, random: np.random.Generator
+    config: ModelConfig, length: int, random: np.random.Generator
 ) -> tuple[Batch, np.ndarray]:
-    """A batch, and its targets (rows, length, K) with two of them masked.
+    """A batch of two rows, and its targets (2, length, K) with two of them masked.
 
     The second row holds two documents, where it is long enough.
     """
-    ids = random.integers(0, config.vocab_size, (rows, length)).astype(np.int32)
-    positions = np.tile(np.arange(length, dtype=np.int32), (rows, 1))
-    starts = np.zeros((rows, length), np.int32)
+    ids = random.integers(0, config.vocab_size, (2, length)).astype(np.int32)
+    positions = np.tile(np.arange(length, dtype=np.int32), (2, 1))
+    starts = np.zeros((2, length), np.int32)
     if length > 3:
         cut = length // 2 + 1
         starts[1, cut:] = cut
         positions[1, cut:] = np.arange(length - cut)
-    shape = rows, length, config.mtp_heads
+    shape = 2, length, config.mtp_heads
     targets = random.integers(0, config.vocab_size, shape).astype(np.int32)
     targets[0, -1, -1] = -1
     targets[1, 0, 0] = -1

@@ -16,7 +16,7 @@ from nanoeuler.config.settings import Sft
 from nanoeuler.config.stages import SFT
 from nanoeuler.errors import UserError
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.likelihood import Share, in_order
+from nanoeuler.model.likelihood import Share
 from nanoeuler.model.transformer import Transformer
 from nanoeuler.storage.record_folder import RecordFolder
 from nanoeuler.tokenizer import Tokenizer
@@ -124,7 +124,7 @@ def describe_fit(fit: Fit, settings: Sft, context: int) -> None:
         )
 
 
-def response_loss(transformer: Transformer, stream: RecordStream, share: Share = in_order) -> float:
+def response_loss(transformer: Transformer, stream: RecordStream, share: Share) -> float:
     """Nats per response token (`</s>` included) of head 0 on all rows of `stream`."""
     total, count = 0.0, 0
     for rows, logprobs in all_logprobs(transformer, stream, share=share):
