@@ -25,7 +25,8 @@ def server(run, tmp_path_factory):
     alone = tune(folder / "alone", *given, steps=120, template=str)
     shutil.copytree(run.paths.results, folder / "tiny")
     quoting = folder / "tiny" / "sft" / "model"
-    save_model(quoting, replace(load_model(alone), info=load_model(quoting).info))
+    learned = load_model(quoting)
+    save_model(quoting, replace(load_model(alone), info=learned.info, template=learned.template))
     with ServerProcess(folder, quoting, alone) as server:
         yield server
 
