@@ -269,6 +269,8 @@ class ChatCompletion(Asked):
         """
         if self.functions and self.function_call != "none":
             raise wrong("functions", "use tools, which took their place")
+        if self.top_logprobs and not self.logprobs:
+            raise wrong("top_logprobs", "are given with logprobs alone; set that to true")
         if self.tool_choice not in (None, "none", "auto") and not self.callable:
             raise wrong("tool_choice", "asks for a call of a function; give tools")
         if model.template is None:
