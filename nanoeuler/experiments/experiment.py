@@ -29,6 +29,7 @@ from nanoeuler.experiments.verdicts import Verdict, judge
 from nanoeuler.storage.files import (
     atomic_write,
     canonical_json,
+    explain_os_errors,
     read_json,
     read_text,
     sha256_text,
@@ -245,7 +246,7 @@ def prepare(
     name: str | None,
     swept: Iterable[Change] = (),
 ) -> Experiment:
-    """The experiment that is asked for, with what an earlier attempt has measured.
+    """The experiment that is asked for, in a new folder, or with what an earlier attempt measured.
 
     `seeds` may be their number, from that of the configuration on. A trial takes an `amount` of a
     `unit`: tokens, minutes or joules. Of the changes `swept`, those that train as an arm does are
@@ -284,8 +285,13 @@ def prepare(
     folder = Path(results, "experiments", name or f"{run}-{short}")
     asked = Experiment(
         str(file), folder, tuple(arms.values()), tuple(seeds), level, unit, amount, question
-    )
-    return resumed(asked.checked()) if folder.exists() else asked.checked()
+    ).checked()
+    with explain_os_errors(folder):
+        try:
+            folder.mkdir(parents=True)  # of two that begin at once, one has the folder
+        except FileExistsError:
+            return resumed(asked)
+    return asked
 
 
 def config_of(file: Path | str, change: Change, tokens: int | None) -> Config:

@@ -84,6 +84,18 @@ def test_a_trial_whose_held_out_loss_is_no_number_has_failed(tmp_path):
     assert (experiment.scores(best), other.difference) == ([2.0, 2.0], pytest.approx(0.9))
 
 
+def test_of_two_experiments_that_begin_at_once_one_has_the_folder(tmp_path):
+    asked = {"unit": "tokens", "amount": 60_000, "name": str(tmp_path / "mine")}
+    one, other = ([read_change(text)] for text in CHANGES[1::2])
+    first = prepare(LESSONS, one, [1, 2], 0.01, **asked)
+    with pytest.raises(UserError, match="mine: is there and holds no experiment"):
+        prepare(LESSONS, other, [1, 2], 0.01, **asked)  # which has not written its question yet
+    first.write()
+    with pytest.raises(UserError, match="mine: holds an experiment with another question"):
+        prepare(LESSONS, other, [1, 2], 0.01, **asked)
+    assert prepare(LESSONS, one, [1, 2], 0.01, **asked) == first
+
+
 @pytest.mark.parametrize("command", ["compare", "report"])
 def test_an_experiment_that_is_taken_for_a_run_is_told_from_one(tmp_path, capsys, command):
     (tmp_path / "experiment.json").touch()
