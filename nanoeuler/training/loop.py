@@ -376,6 +376,8 @@ class Trainer:
         """The end of a sentence about a loss that is no number: what was tried, and what to do."""
         stage, tried, step = self.job.stage, self.skipped.rewinds, self.state.step
         text = f" after {log.counted(tried, 'rewind')}" if tried else ""
+        if self.job.backend.candidate:
+            return f"{text}; `nanoeuler check --op` says whether your ops are to blame"
         text += f"; lower {stage}.learning_rate or raise {stage}.warmup_steps"
         good = self.checkpoints.newest(step - REWIND_STEPS) or self.checkpoints.newest()
         if good is None or BY_SECTION[stage].parents:  # a short stage, whose start may matter

@@ -58,6 +58,13 @@ def test_an_op_that_fails_is_one_sentence_with_its_line(train):
     assert "mine.py: line 4: swiglu cannot be called as swiglu(…) (too many positional" in said
 
 
+def test_a_loss_that_is_no_number_is_blamed_on_the_op_and_not_on_the_learning_rate(train):
+    said = train(SWIGLU.replace("* up", "* np.inf"), status=1)
+    assert "the loss is not a number at step 1" in said
+    assert "rewinds; `nanoeuler check --op` says whether your ops are to blame" in said
+    assert "learning_rate" not in said.splitlines()[-1]
+
+
 def test_a_file_without_an_op_of_training_is_refused(train):
     helper = "def zeros(shape):\n    return None\n"  # an engine has a method of this name
     assert "mine.py: defines no op of training" in train(helper, status=1)
