@@ -71,7 +71,8 @@ def arrays(name: str, value: Any) -> Iterator[tuple[str, np.ndarray]]:
     if isinstance(value, np.ndarray):
         yield name, 1 * value if value.dtype == bool else value  # truth values have no differences
     elif isinstance(value, list):
-        yield name, np.array(value)
+        nested = any(isinstance(each, list | tuple | np.ndarray) for each in value)
+        yield name, np.array(value, object if nested else None)
     elif isinstance(value, tuple):
         parts = getattr(value, "_fields", range(len(value)))
         for part, each in zip(parts, value, strict=True):

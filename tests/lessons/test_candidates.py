@@ -283,6 +283,12 @@ def test_a_loop_without_end_is_stopped(check, monkeypatch, body):
     assert "mine.py: line " in err
 
 
+def test_lists_in_a_list_are_no_numbers(check):
+    status, out, _ = check("merge", MERGE.replace("append(product)", "append([product])"))
+    assert status == 1
+    assert "replace(…): result holds object values, and must hold numbers" in out
+
+
 def test_a_file_may_begin_with_a_byte_order_mark_as_some_editors_write_it(check):
     assert check("rope", f"\ufeff{textwrap.dedent(ROPE)}")[0] == 0
 
