@@ -375,6 +375,8 @@ class CompletionAnswer(Answer[Completion]):
             first = [scored[0].token]
             at = len(self.tokenizer.decode(first)) - len(decoder.push(*first) + decoder.flush())
         for number, each in enumerate(scored, 1):
+            if not b"\x80" <= self.tokenizer.token_bytes(each.token)[:1] <= b"\xbf":
+                at += len(decoder.flush())  # bytes of a character that it does not go on with
             offsets.append(max(at, 0))
             at += len(decoder.push(each.token))
             if number == echoed:

@@ -154,6 +154,10 @@ def test_offsets_count_characters_of_the_text(server, base):
     rest = zip(scores["tokens"], scores["text_offset"], strict=True)
     for token, at in list(rest)[len(ids) :]:
         assert token.startswith("bytes:") or choice["text"][at : at + len(token)] == token
+    broken = [*base.tokenizer.encode("é")[:1].tolist(), *ids[:2]]
+    (choice,) = json.loads(server.post(TEXT, greedy(broken, **fields)).data)["choices"]
+    assert choice["text"].startswith("\ufffdZ")
+    assert choice["logprobs"]["text_offset"][:2] == [0, 1]
     streamed = server.stream(TEXT, greedy(text, **fields))
     offsets = [at for part in streamed for at in part["choices"][0]["logprobs"]["text_offset"]]
     assert offsets == scores["text_offset"]
