@@ -136,6 +136,14 @@ def test_a_mistake_is_one_sentence(copied, capsys, monkeypatch, words, sentence)
     assert sentence in said
 
 
+def test_data_that_lies_elsewhere_is_told(copied, capsys):
+    path = copied / "configuration.json"
+    write_resolved(path, read_resolved(path) | {"data_dir": "elsewhere"})  # as in another folder
+    assert main(["verify", str(copied), "--device", "reference"]) == 1
+    said = capsys.readouterr().err
+    assert f"no such file, of which {copied} was made; go to the folder where" in said
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [

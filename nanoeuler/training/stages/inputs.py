@@ -10,6 +10,7 @@ import numpy as np
 from nanoeuler.config.paths import Paths
 from nanoeuler.config.settings import Training, Tuning
 from nanoeuler.config.stages import Stage
+from nanoeuler.errors import UserError
 from nanoeuler.model.adapters import adapted
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import initial_parameters
@@ -52,9 +53,16 @@ class Inputs(Generic[Settings]):
     def of_run(
         cls, config: Mapping[str, Any], stage: Stage, settings: Any, **given: Any
     ) -> "Inputs[Any]":
-        """With the data and the tokenizer of a run; `given` are further fields."""
+        """With the data and the tokenizer of a run; `given` are further fields. Raises `UserError`
+        where they are not there."""
         paths = Paths(config)
         data, *others = ((kind, Path(path)) for kind, path in paths.material(stage).items())
+        for path in (data[1], Path(paths.tokenizer)):
+            if not path.is_file():
+                raise UserError(
+                    f"{path}: no such file, of which {paths.results} was made; go to the folder "
+                    "where that was started, or bring it back"
+                )
         return cls(config, settings, data[1], Path(paths.tokenizer), others=dict(others), **given)
 
     @property
