@@ -32,7 +32,7 @@ class Campaign(ABC):
 
 def command(*arguments: str) -> None:
     """Run a subcommand in this process. Raises `UserError` when it refuses."""
-    speaks = arguments[0] == "generate"  # a model may say anything: it is no message
+    speaks = arguments[:1] == ("generate",)  # a model may say anything: it is no message
     try:
         with contextlib.redirect_stdout(io.StringIO()) if speaks else contextlib.nullcontext():
             status = main(list(arguments))
