@@ -53,7 +53,8 @@ def run_run(options: argparse.Namespace) -> int:
     check(files, stages)
     if not files and "--configfile" not in theirs:
         files = [str(find(DEFAULT_CONFIG))]
-    # before pretraining; as a new input of the stages' rules it would train finished models anew
+    # the check of records comes before pretraining. It is no input of the rules of later stages,
+    # which would then train the finished models of older runs anew
     wanted = ["check_fit"] if {*stages} - {"download", "pretrain", "all"} else []
     arguments = [*stages, *wanted, "--quiet", "host", "reason"]
     arguments += ["--configfile", *files] if files else []

@@ -266,7 +266,8 @@ def without_address(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_file(config: Config, entry: Mapping[str, Any]) -> dict[str, Any]:
-    """An entry as above, with size and time of a local file of unknown hash, which may change.
+    """An entry `without_address`, and with size and time of a local file of unknown hash, which may
+    change: hashing terabytes would take hours.
 
     Those of a sample are written by the run itself.
     """
