@@ -149,14 +149,14 @@ def json_records(opened: io.BufferedReader, file: Path) -> Iterator[Any]:
 def has_text_records(file: Path) -> bool:
     """Whether one of the first `JUDGED` records of a file has a `text`.
 
-    That of a damaged file may have one: it is refused by its name when it is read.
+    A damaged one counts as such, and is refused by its name when it is read; other JSON does not.
     """
     try:
         records = itertools.islice(records_of(file), JUDGED)
         return any(isinstance(each, dict) and isinstance(each.get("text"), str) for each in records)
     except UserError as error:
-        other_json = kind_of(file) != PARQUET and not isinstance(error.__cause__, UnicodeError)
-        return isinstance(error, UnfitText) or not other_json
+        damaged = kind_of(file) == PARQUET or isinstance(error.__cause__, UnicodeError)
+        return damaged or isinstance(error, UnfitText)
 
 
 def read_opening(file: Path, reading: Reading) -> tuple[list[str], float]:
