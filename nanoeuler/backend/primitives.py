@@ -77,7 +77,8 @@ class Primitives(ABC):
 
     name: ClassVar[str]
     precision: str
-    """Arithmetic of products and activations: fp32, tf32, bf16; fp64 of the reference alone."""
+    """Arithmetic of products and activations: fp32, tf32, bf16; fp64 of the reference alone. fp16
+    is fp32 between activations in float16."""
     dtype: np.dtype
     activation: np.dtype
     residual: np.dtype
@@ -116,6 +117,10 @@ class Primitives(ABC):
 
     reads_codes = False
     """May the weight of a product or an embedding be `Quantized`, where it is not trained?"""
+
+    gradient_scale = 1.0
+    """What gradients are multiplied by from the logits on until the update, a power of 2: so that
+    small ones are numbers of 16 bits, too."""
 
     halves_weights = False
     """Are matrices of a model that is used, and not trained, kept in float16?"""
@@ -188,7 +193,7 @@ class Primitives(ABC):
 
     @abstractmethod
     def to_host(self, array: Array) -> np.ndarray:
-        """An array of this engine as NumPy's; bfloat16 becomes float32."""
+        """An array of this engine as NumPy's; floats of 16 bits become float32."""
 
     def working_copy(self, parameters: Array) -> Array:
         """The parameters in the type that products read: an array of its own where types differ."""

@@ -30,7 +30,7 @@ class Training(Section):
         default="auto",
         reruns=Reruns.NEVER,
     )
-    precision: Literal["auto", "fp32", "tf32", "bf16", "fp8"] = key(
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp8", "fp16"] = key(
         "number format of matrix products and activations on a GPU (weights and moments stay in "
         "fp32); auto is bf16; fp8 is bf16 with most products of training in e4m3, from compute "
         "capability 8.9 on. A CPU computes in fp32",

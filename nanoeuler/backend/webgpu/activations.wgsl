@@ -13,14 +13,14 @@ struct Arguments {
     bias_at: u32, slope_at: u32, slope_row: u32,
 }
 
-@group(0) @binding(0) var<storage, read_write> x: array<f32>;
-@group(0) @binding(1) var<storage, read_write> up: array<f32>;
-@group(0) @binding(2) var<storage, read_write> out: array<f32>;
-@group(0) @binding(3) var<storage, read_write> dout: array<f32>;
-@group(0) @binding(4) var<storage, read_write> dx: array<f32>;
-@group(0) @binding(5) var<storage, read_write> dup: array<f32>;
+@group(0) @binding(0) var<storage, read_write> x: array<Activation>;
+@group(0) @binding(1) var<storage, read_write> up: array<Activation>;
+@group(0) @binding(2) var<storage, read_write> out: array<Activation>;
+@group(0) @binding(3) var<storage, read_write> dout: array<Activation>;
+@group(0) @binding(4) var<storage, read_write> dx: array<Activation>;
+@group(0) @binding(5) var<storage, read_write> dup: array<Activation>;
 @group(0) @binding(6) var<storage, read_write> bias: array<Weight>;
-@group(0) @binding(7) var<storage, read_write> slope: array<f32>;
+@group(0) @binding(7) var<storage, read_write> slope: array<Activation>;
 @group(0) @binding(8) var<uniform> p: Arguments;
 
 const CUBE = 0.044715;
@@ -60,7 +60,8 @@ fn place(i: u32, at: u32, row: u32) -> u32 {
 fn gelu(thread: Thread) {
     let i = element(thread);
     if (is_element(i)) {
-        out[place(i, p.out_at, p.out_row)] = gelu_and_slope(x[place(i, p.x_at, p.x_row)]).x;
+        let value = f32(x[place(i, p.x_at, p.x_row)]);
+        out[place(i, p.out_at, p.out_row)] = Activation(gelu_and_slope(value).x);
     }
 }
 
@@ -68,7 +69,8 @@ fn gelu(thread: Thread) {
 fn relu2(thread: Thread) {
     let i = element(thread);
     if (is_element(i)) {
-        out[place(i, p.out_at, p.out_row)] = relu2_and_slope(x[place(i, p.x_at, p.x_row)]).x;
+        let value = f32(x[place(i, p.x_at, p.x_row)]);
+        out[place(i, p.out_at, p.out_row)] = Activation(relu2_and_slope(value).x);
     }
 }
 
@@ -76,7 +78,8 @@ fn relu2(thread: Thread) {
 fn read_pair(i: u32) -> vec2<f32> {
     var read = vec2<f32>();
     if (is_element(i)) {
-        read = vec2(x[place(i, p.x_at, p.x_row)], dout[place(i, p.dout_at, p.dout_row)]);
+        let from_x = f32(x[place(i, p.x_at, p.x_row)]);
+        read = vec2(from_x, f32(dout[place(i, p.dout_at, p.dout_row)]));
     }
     storageBarrier();
     return read;
@@ -85,9 +88,9 @@ fn read_pair(i: u32) -> vec2<f32> {
 /// From `activation`, that of x and its slope, to the gradient of x.
 fn store(i: u32, activation: vec2<f32>, gradient: f32) {
     if (is_element(i)) {
-        dx[place(i, p.dx_at, p.dx_row)] = gradient * activation.y;
+        dx[place(i, p.dx_at, p.dx_row)] = Activation(gradient * activation.y);
         if (p.writes_out != 0u) {
-            out[place(i, p.out_at, p.out_row)] = activation.x;
+            out[place(i, p.out_at, p.out_row)] = Activation(activation.x);
         }
     }
 }
@@ -108,8 +111,9 @@ fn relu2_backward(thread: Thread) {
 fn swiglu(thread: Thread) {
     let i = element(thread);
     if (is_element(i)) {
-        let silu = silu_and_slope(x[place(i, p.x_at, p.x_row)]).x;
-        out[place(i, p.out_at, p.out_row)] = silu * up[place(i, p.up_at, p.up_row)];
+        let silu = silu_and_slope(f32(x[place(i, p.x_at, p.x_row)])).x;
+        let factor = f32(up[place(i, p.up_at, p.up_row)]);
+        out[place(i, p.out_at, p.out_row)] = Activation(silu * factor);
     }
 }
 
@@ -117,8 +121,9 @@ fn swiglu(thread: Thread) {
 fn geglu(thread: Thread) {
     let i = element(thread);
     if (is_element(i)) {
-        let gelu = gelu_and_slope(x[place(i, p.x_at, p.x_row)]).x;
-        out[place(i, p.out_at, p.out_row)] = gelu * up[place(i, p.up_at, p.up_row)];
+        let gelu = gelu_and_slope(f32(x[place(i, p.x_at, p.x_row)])).x;
+        let factor = f32(up[place(i, p.up_at, p.up_row)]);
+        out[place(i, p.out_at, p.out_row)] = Activation(gelu * factor);
     }
 }
 
@@ -126,7 +131,7 @@ fn geglu(thread: Thread) {
 fn read_gated(i: u32) -> vec3<f32> {
     var factor = 0.0;
     if (is_element(i)) {
-        factor = up[place(i, p.up_at, p.up_row)];
+        factor = f32(up[place(i, p.up_at, p.up_row)]);
     }
     let pair = read_pair(i);
     return vec3(pair.x, factor, pair.y);
@@ -135,10 +140,10 @@ fn read_gated(i: u32) -> vec3<f32> {
 /// From `activation`, that of the gate and its slope, to the gradients of gate and up.
 fn store_gated(i: u32, activation: vec2<f32>, factor: f32, gradient: f32) {
     if (is_element(i)) {
-        dx[place(i, p.dx_at, p.dx_row)] = gradient * factor * activation.y;
-        dup[place(i, p.dup_at, p.dup_row)] = gradient * activation.x;
+        dx[place(i, p.dx_at, p.dx_row)] = Activation(gradient * factor * activation.y);
+        dup[place(i, p.dup_at, p.dup_row)] = Activation(gradient * activation.x);
         if (p.writes_out != 0u) {
-            out[place(i, p.out_at, p.out_row)] = activation.x * factor;
+            out[place(i, p.out_at, p.out_row)] = Activation(activation.x * factor);
         }
     }
 }
@@ -160,11 +165,11 @@ fn soft_cap(thread: Thread) {
     let i = element(thread);
     if (is_element(i)) {
         let at = place(i, p.x_at, p.x_row);
-        let bent = hyperbolic_tangent(x[at] / p.cap);
+        let bent = hyperbolic_tangent(f32(x[at]) / p.cap);
         if (p.writes_slope != 0u) {
-            slope[place(i, p.slope_at, p.slope_row)] = fma(-bent, bent, 1.0);
+            slope[place(i, p.slope_at, p.slope_row)] = Activation(fma(-bent, bent, 1.0));
         }
-        x[at] = p.cap * bent;
+        x[at] = Activation(p.cap * bent);
     }
 }
 
@@ -172,7 +177,8 @@ fn soft_cap(thread: Thread) {
 fn multiply(thread: Thread) {
     let i = element(thread);
     if (is_element(i)) {
-        x[place(i, p.x_at, p.x_row)] *= slope[place(i, p.slope_at, p.slope_row)];
+        let at = place(i, p.x_at, p.x_row);
+        x[at] = Activation(f32(x[at]) * f32(slope[place(i, p.slope_at, p.slope_row)]));
     }
 }
 
@@ -180,6 +186,7 @@ fn multiply(thread: Thread) {
 fn add_bias(thread: Thread) {
     let i = element(thread);
     if (is_element(i)) {
-        x[place(i, p.x_at, p.x_row)] += f32(bias[p.bias_at + i % p.columns]);
+        let at = place(i, p.x_at, p.x_row);
+        x[at] = Activation(f32(x[at]) + f32(bias[p.bias_at + i % p.columns]));
     }
 }

@@ -1,7 +1,7 @@
 """Arrays in a GPU's memory: views of buffers, with NumPy's shapes, types and strides.
 
-Types are those of 4 bytes, and float64 and uint8. WGSL knows no float64: a number of that type is a
-pair of float32 whose sum counts, with 48 bits. Bytes are memory for others.
+Types are those of 4 bytes, float16, float64 and uint8. WGSL knows no float64: a number of that type
+is a pair of float32 whose sum counts, with 48 bits. Bytes are memory for others.
 """
 
 from __future__ import annotations
@@ -146,6 +146,12 @@ class DeviceArray:
             self.kernels.copy(self.kernels.from_host(np.broadcast_to(values, target.shape)), target)
         else:
             self.kernels.fill(target, values)
+
+
+def in_words(array: DeviceArray) -> DeviceArray:
+    """Numbers of 2 bytes as pairs of them, so that they are copied as others are; others as they
+    are. Raises ValueError where neighbours lie apart, or are odd in number."""
+    return array if array.itemsize % 4 == 0 else array.view(np.uint32)
 
 
 def encode(values: np.ndarray) -> np.ndarray:

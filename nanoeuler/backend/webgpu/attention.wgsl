@@ -20,18 +20,18 @@ struct Arguments {
     starts_at: u32, offset_at: u32, lse_at: u32, stats_at: u32,
 }
 
-@group(0) @binding(0) var<storage, read_write> query: array<f32>;
-@group(0) @binding(1) var<storage, read_write> key: array<f32>;
-@group(0) @binding(2) var<storage, read_write> value: array<f32>;
-@group(0) @binding(3) var<storage, read_write> out: array<f32>;
+@group(0) @binding(0) var<storage, read_write> query: array<Activation>;
+@group(0) @binding(1) var<storage, read_write> key: array<Activation>;
+@group(0) @binding(2) var<storage, read_write> value: array<Activation>;
+@group(0) @binding(3) var<storage, read_write> out: array<Activation>;
 @group(0) @binding(4) var<storage, read_write> starts: array<i32>;
 @group(0) @binding(5) var<storage, read_write> offset: array<i32>;
 @group(0) @binding(6) var<storage, read_write> lse: array<f32>;
-@group(0) @binding(7) var<storage, read_write> dout: array<f32>;
+@group(0) @binding(7) var<storage, read_write> dout: array<Activation>;
 @group(0) @binding(8) var<storage, read_write> stats: array<vec2<f32>>;
-@group(0) @binding(9) var<storage, read_write> dquery: array<f32>;
-@group(0) @binding(10) var<storage, read_write> dkey: array<f32>;
-@group(0) @binding(11) var<storage, read_write> dvalue: array<f32>;
+@group(0) @binding(9) var<storage, read_write> dquery: array<Activation>;
+@group(0) @binding(10) var<storage, read_write> dkey: array<Activation>;
+@group(0) @binding(11) var<storage, read_write> dvalue: array<Activation>;
 @group(0) @binding(12) var<uniform> p: Arguments;
 
 const QUADS = HEAD_SIZE / 4u;
@@ -66,19 +66,19 @@ fn capped(score: f32) -> vec2<f32> {
 }
 
 fn query_quad(at: u32) -> vec4<f32> {
-    return vec4(query[at], query[at + 1u], query[at + 2u], query[at + 3u]);
+    return vec4<f32>(vec4(query[at], query[at + 1u], query[at + 2u], query[at + 3u]));
 }
 
 fn key_quad(at: u32) -> vec4<f32> {
-    return vec4(key[at], key[at + 1u], key[at + 2u], key[at + 3u]);
+    return vec4<f32>(vec4(key[at], key[at + 1u], key[at + 2u], key[at + 3u]));
 }
 
 fn value_quad(at: u32) -> vec4<f32> {
-    return vec4(value[at], value[at + 1u], value[at + 2u], value[at + 3u]);
+    return vec4<f32>(vec4(value[at], value[at + 1u], value[at + 2u], value[at + 3u]));
 }
 
 fn dout_quad(at: u32) -> vec4<f32> {
-    return vec4(dout[at], dout[at + 1u], dout[at + 2u], dout[at + 3u]);
+    return vec4<f32>(vec4(dout[at], dout[at + 1u], dout[at + 2u], dout[at + 3u]));
 }
 
 /// The keys that the queries from t on see, of each and of all; `position` is that of t.
@@ -198,7 +198,7 @@ fn forward(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation_index)
             }
             let to = p.out_at + b * p.out_batch + (t0 + r) * p.out_row + h * HEAD_SIZE + 4u * lane;
             for (var e = 0u; e < 4u; e++) {
-                out[to + e] = sum[e] / totals[r];
+                out[to + e] = Activation(sum[e] / totals[r]);
             }
         }
         workgroupBarrier();
@@ -215,7 +215,7 @@ fn row_stats(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation_inde
     let of_dout = p.dout_at + w.z * p.dout_batch + w.x * p.dout_row + w.y * HEAD_SIZE;
     var product = 0.0;
     for (var e = lane; e < HEAD_SIZE; e += THREADS) {
-        product = fma(out[of_out + e], dout[of_dout + e], product);
+        product = fma(f32(out[of_out + e]), f32(dout[of_dout + e]), product);
     }
     let sum = workgroup_sum(product, lane);
     if (lane == 0u) {
@@ -270,7 +270,7 @@ fn query_gradient(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation
             for (var j = 0u; j < min(THREADS, seen.y - first); j++) {
                 for (var c = 0u; c < COLUMNS; c++) {
                     let e = min(c * THREADS + column, HEAD_SIZE - 1u);
-                    let k = key[keys + (first + j) * p.key_row + e];
+                    let k = f32(key[keys + (first + j) * p.key_row + e]);
                     for (var o = 0u; o < OWN; o++) {
                         let r = min(group * OWN + o, ROWS - 1u);
                         sums[o][c] = fma(slopes[r][j], k, sums[o][c]);
@@ -286,7 +286,7 @@ fn query_gradient(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation
             let e = c * THREADS + column;
             if (group < GROUPS && r < ROWS && t0 + r < p.tokens && e < HEAD_SIZE) {
                 let to = p.dquery_at + b * p.dquery_batch + (t0 + r) * p.dquery_row;
-                dquery[to + h * HEAD_SIZE + e] = sums[o][c] * p.root;
+                dquery[to + h * HEAD_SIZE + e] = Activation(sums[o][c] * p.root);
             }
         }
     }
@@ -342,8 +342,8 @@ fn key_gradient(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation_i
                 for (var j = 0u; j < min(THREADS, p.tokens - first); j++) {
                     for (var c = 0u; c < COLUMNS; c++) {
                         let e = min(c * THREADS + column, HEAD_SIZE - 1u);
-                        let q = query[queries + (first + j) * p.query_row + e];
-                        let d = dout[douts + (first + j) * p.dout_row + e];
+                        let q = f32(query[queries + (first + j) * p.query_row + e]);
+                        let d = f32(dout[douts + (first + j) * p.dout_row + e]);
                         for (var o = 0u; o < OWN; o++) {
                             let r = min(group * OWN + o, ROWS - 1u);
                             key_sums[o][c] = fma(slopes[r][j], q, key_sums[o][c]);
@@ -363,8 +363,8 @@ fn key_gradient(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation_i
             if (group < GROUPS && inside) {
                 let to_key = p.dkey_at + b * p.dkey_batch + (s0 + r) * p.dkey_row;
                 let to_value = p.dvalue_at + b * p.dvalue_batch + (s0 + r) * p.dvalue_row;
-                dkey[to_key + e] = key_sums[o][c] * p.root;
-                dvalue[to_value + e] = value_sums[o][c];
+                dkey[to_key + e] = Activation(key_sums[o][c] * p.root);
+                dvalue[to_value + e] = Activation(value_sums[o][c]);
             }
         }
     }

@@ -19,18 +19,18 @@ struct Arguments {
     starts_at: u32, offset_at: u32, lse_at: u32, stats_at: u32,
 }
 
-@group(0) @binding(0) var<storage, read_write> query: array<vec4<f32>>;
-@group(0) @binding(1) var<storage, read_write> key: array<vec4<f32>>;
-@group(0) @binding(2) var<storage, read_write> value: array<vec4<f32>>;
-@group(0) @binding(3) var<storage, read_write> out: array<vec4<f32>>;
+@group(0) @binding(0) var<storage, read_write> query: array<vec4<Activation>>;
+@group(0) @binding(1) var<storage, read_write> key: array<vec4<Activation>>;
+@group(0) @binding(2) var<storage, read_write> value: array<vec4<Activation>>;
+@group(0) @binding(3) var<storage, read_write> out: array<vec4<Activation>>;
 @group(0) @binding(4) var<storage, read_write> starts: array<i32>;
 @group(0) @binding(5) var<storage, read_write> offset: array<i32>;
 @group(0) @binding(6) var<storage, read_write> lse: array<f32>;
-@group(0) @binding(7) var<storage, read_write> dout: array<vec4<f32>>;
+@group(0) @binding(7) var<storage, read_write> dout: array<vec4<Activation>>;
 @group(0) @binding(8) var<storage, read_write> stats: array<vec2<f32>>;
-@group(0) @binding(9) var<storage, read_write> dquery: array<vec4<f32>>;
-@group(0) @binding(10) var<storage, read_write> dkey: array<vec4<f32>>;
-@group(0) @binding(11) var<storage, read_write> dvalue: array<vec4<f32>>;
+@group(0) @binding(9) var<storage, read_write> dquery: array<vec4<Activation>>;
+@group(0) @binding(10) var<storage, read_write> dkey: array<vec4<Activation>>;
+@group(0) @binding(11) var<storage, read_write> dvalue: array<vec4<Activation>>;
 @group(0) @binding(12) var<uniform> p: Arguments;
 
 const OWN = 32u;
@@ -151,7 +151,8 @@ fn forward(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation_index)
     let x = lane % ACROSS;
     for (var i = lane; i < OWN * QUADS; i += MEMBERS) {
         let t = min(t0 + i / QUADS, p.tokens - 1u);
-        own_first[(i / QUADS) * STRIDE + i % QUADS] = query[query_row(b, t, h) + i % QUADS];
+        let to = (i / QUADS) * STRIDE + i % QUADS;
+        own_first[to] = vec4<f32>(query[query_row(b, t, h) + i % QUADS]);
     }
     let from_key = find_begins(b, t0, lane);
     let position = u32(offset[p.offset_at + b]) + t0;
@@ -165,8 +166,8 @@ fn forward(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation_index)
         for (var i = lane; i < OTHERS * QUADS; i += MEMBERS) {
             let s = min(first + i / QUADS, end - 1u);
             let to = (i / QUADS) * STRIDE + i % QUADS;
-            other_first[to] = key[key_row(b, s, g) + i % QUADS];
-            other_second[to] = value[value_row(b, s, g) + i % QUADS];
+            other_first[to] = vec4<f32>(key[key_row(b, s, g) + i % QUADS]);
+            other_second[to] = vec4<f32>(value[value_row(b, s, g) + i % QUADS]);
         }
         workgroupBarrier();
         var scores = array<vec4<f32>, EACH>();
@@ -223,7 +224,7 @@ fn forward(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation_index)
             let to = (p.out_at + b * p.out_batch + t * p.out_row + h * HEAD_SIZE) / 4u;
             for (var c = 0u; c < COLUMNS; c++) {  // unrolled
                 if (c * ACROSS + x < QUADS) {
-                    out[to + c * ACROSS + x] = sums[4u * c + r] / total[r];
+                    out[to + c * ACROSS + x] = vec4<Activation>(sums[4u * c + r] / total[r]);
                 }
             }
             if (x == 0u) {
@@ -244,7 +245,8 @@ fn row_stats(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation_inde
     if (t < p.tokens) {
         let of_out = (p.out_at + w.z * p.out_batch + t * p.out_row + w.y * HEAD_SIZE) / 4u;
         for (var q = x; q < QUADS; q += ACROSS) {
-            sum += dot(out[of_out + q], dout[dout_row(w.z, t, w.y) + q]);
+            let of_dout = vec4<f32>(dout[dout_row(w.z, t, w.y) + q]);
+            sum += dot(vec4<f32>(out[of_out + q]), of_dout);
         }
     }
     row_sums[lane] = sum;
@@ -269,8 +271,8 @@ fn query_gradient(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation
     for (var i = lane; i < OWN * QUADS; i += MEMBERS) {
         let t = min(t0 + i / QUADS, p.tokens - 1u);
         let to = (i / QUADS) * STRIDE + i % QUADS;
-        own_first[to] = query[query_row(b, t, h) + i % QUADS];
-        own_second[to] = dout[dout_row(b, t, h) + i % QUADS];
+        own_first[to] = vec4<f32>(query[query_row(b, t, h) + i % QUADS]);
+        own_second[to] = vec4<f32>(dout[dout_row(b, t, h) + i % QUADS]);
     }
     let from_key = find_begins(b, t0, lane);
     let end = min(t0 + OWN, p.tokens);
@@ -289,8 +291,8 @@ fn query_gradient(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation
         for (var i = lane; i < OTHERS * QUADS; i += MEMBERS) {
             let s = min(first + i / QUADS, end - 1u);
             let to = (i / QUADS) * STRIDE + i % QUADS;
-            other_first[to] = key[key_row(b, s, g) + i % QUADS];
-            other_second[to] = value[value_row(b, s, g) + i % QUADS];
+            other_first[to] = vec4<f32>(key[key_row(b, s, g) + i % QUADS]);
+            other_second[to] = vec4<f32>(value[value_row(b, s, g) + i % QUADS]);
         }
         workgroupBarrier();
         for (var j = 0u; j < EACH; j++) {  // unrolled
@@ -321,7 +323,7 @@ fn query_gradient(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation
             let to = (p.dquery_at + b * p.dquery_batch + t * p.dquery_row + h * HEAD_SIZE) / 4u;
             for (var c = 0u; c < COLUMNS; c++) {  // unrolled
                 if (c * ACROSS + x < QUADS) {
-                    dquery[to + c * ACROSS + x] = sums[4u * c + r] * p.root;
+                    dquery[to + c * ACROSS + x] = vec4<Activation>(sums[4u * c + r] * p.root);
                 }
             }
         }
@@ -338,8 +340,8 @@ fn key_gradient(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation_i
     for (var i = lane; i < OWN * QUADS; i += MEMBERS) {
         let s = min(s0 + i / QUADS, p.tokens - 1u);
         let to = (i / QUADS) * STRIDE + i % QUADS;
-        own_first[to] = key[key_row(b, s, g) + i % QUADS];
-        own_second[to] = value[value_row(b, s, g) + i % QUADS];
+        own_first[to] = vec4<f32>(key[key_row(b, s, g) + i % QUADS]);
+        own_second[to] = vec4<f32>(value[value_row(b, s, g) + i % QUADS]);
     }
     let own = vec4(s0 + 4u * y) + vec4(0u, 1u, 2u, 3u);
     var key_sums = array<vec4<f32>, 4u * COLUMNS>();
@@ -349,8 +351,8 @@ fn key_gradient(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation_i
             for (var i = lane; i < OTHERS * QUADS; i += MEMBERS) {
                 let t = min(first + i / QUADS, p.tokens - 1u);
                 let to = (i / QUADS) * STRIDE + i % QUADS;
-                other_first[to] = query[query_row(b, t, h) + i % QUADS];
-                other_second[to] = dout[dout_row(b, t, h) + i % QUADS];
+                other_first[to] = vec4<f32>(query[query_row(b, t, h) + i % QUADS]);
+                other_second[to] = vec4<f32>(dout[dout_row(b, t, h) + i % QUADS]);
             }
             workgroupBarrier();
             for (var j = 0u; j < EACH; j++) {  // unrolled
@@ -395,8 +397,9 @@ fn key_gradient(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation_i
             let to_value = (p.dvalue_at + b * p.dvalue_batch + s * p.dvalue_row + head) / 4u;
             for (var c = 0u; c < COLUMNS; c++) {  // unrolled
                 if (c * ACROSS + x < QUADS) {
-                    dkey[to_key + c * ACROSS + x] = key_sums[4u * c + r] * p.root;
-                    dvalue[to_value + c * ACROSS + x] = value_sums[4u * c + r];
+                    let quad = c * ACROSS + x;
+                    dkey[to_key + quad] = vec4<Activation>(key_sums[4u * c + r] * p.root);
+                    dvalue[to_value + quad] = vec4<Activation>(value_sums[4u * c + r]);
                 }
             }
         }

@@ -11,7 +11,7 @@ struct Arguments {
     partial_at: u32, out_at: u32,
 }
 
-@group(0) @binding(0) var<storage, read_write> dout: array<f32>;
+@group(0) @binding(0) var<storage, read_write> dout: array<Activation>;
 @group(0) @binding(1) var<storage, read_write> x: array<f32>;
 @group(0) @binding(2) var<storage, read_write> inverse: array<f32>;
 @group(0) @binding(3) var<storage, read_write> means: array<f32>;
@@ -27,7 +27,7 @@ fn sums(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation_index) la
     }
     var sum = 0.0;
     for (var n = w.y * p.slice; n < min(p.rows, (w.y + 1u) * p.slice); n++) {
-        sum += dout[p.dout_at + n * p.dout_row + d];
+        sum += f32(dout[p.dout_at + n * p.dout_row + d]);
     }
     partial[p.partial_at + w.y * p.columns + d] = sum;
 }
@@ -45,7 +45,7 @@ fn products(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation_index
             centred -= means[p.means_at + n];
         }
         let unit = centred * inverse[p.inverse_at + n];
-        sum = fma(dout[p.dout_at + n * p.dout_row + d], unit, sum);
+        sum = fma(f32(dout[p.dout_at + n * p.dout_row + d]), unit, sum);
     }
     partial[p.partial_at + w.y * p.columns + d] = sum;
 }

@@ -1,19 +1,23 @@
-// Copies of words of 32 bits between arrays of any strides, and fills.
+// Copies of words of 32 bits between arrays of any strides, and fills; copies of floats that become
+// those of another size.
 //
-// In:   source, or a value
-// Out:  copied, of up to five dimensions: the inner four have sizes and strides of their own
-// A thread takes a word: bytes = 8 for each, 4 of a fill.
+// In:   source or floats, or a value
+// Out:  copied or converted, of up to five dimensions: the inner four have sizes and strides of
+//       their own
+// A thread takes a word, or a float: bytes = 8 for each, 4 of a fill.
 
 struct Arguments {
     count: u32, size1: u32, size2: u32, size3: u32, size4: u32, value: u32,
     to0: u32, to1: u32, to2: u32, to3: u32, to4: u32,
     from0: u32, from1: u32, from2: u32, from3: u32, from4: u32,
-    source_at: u32, copied_at: u32,
+    source_at: u32, copied_at: u32, floats_at: u32, converted_at: u32,
 }
 
 @group(0) @binding(0) var<storage, read_write> source: array<u32>;
 @group(0) @binding(1) var<storage, read_write> copied: array<u32>;
-@group(0) @binding(2) var<uniform> p: Arguments;
+@group(0) @binding(2) var<storage, read_write> floats: array<Left>;
+@group(0) @binding(3) var<storage, read_write> converted: array<Out>;
+@group(0) @binding(4) var<uniform> p: Arguments;
 
 struct Places { to: u32, source: u32 }
 
@@ -27,8 +31,8 @@ fn places(i: u32) -> Places {
     let i1 = rest1 % p.size1;
     let i0 = rest1 / p.size1;
     return Places(
-        p.copied_at + i0 * p.to0 + i1 * p.to1 + i2 * p.to2 + i3 * p.to3 + i4 * p.to4,
-        p.source_at + i0 * p.from0 + i1 * p.from1 + i2 * p.from2 + i3 * p.from3 + i4 * p.from4,
+        i0 * p.to0 + i1 * p.to1 + i2 * p.to2 + i3 * p.to3 + i4 * p.to4,
+        i0 * p.from0 + i1 * p.from1 + i2 * p.from2 + i3 * p.from3 + i4 * p.from4,
     );
 }
 
@@ -37,7 +41,7 @@ fn copy(thread: Thread) {
     let i = element(thread);
     if (i < p.count) {
         let at = places(i);
-        copied[at.to] = source[at.source];
+        copied[p.copied_at + at.to] = source[p.source_at + at.source];
     }
 }
 
@@ -45,6 +49,15 @@ fn copy(thread: Thread) {
 fn fill(thread: Thread) {
     let i = element(thread);
     if (i < p.count) {
-        copied[places(i).to] = p.value;
+        copied[p.copied_at + places(i).to] = p.value;
+    }
+}
+
+@compute @workgroup_size(THREADS)
+fn convert(thread: Thread) {
+    let i = element(thread);
+    if (i < p.count) {
+        let at = places(i);
+        converted[p.converted_at + at.to] = Out(floats[p.floats_at + at.source]);
     }
 }

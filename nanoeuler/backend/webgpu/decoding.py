@@ -32,8 +32,8 @@ class DecodingOps(ProductOps, FusingBackend):
         assert slots is not None
         keys, values = slots
         (B, T), H, G, E = step.starts_BT.shape, form.heads, form.kv_heads, form.head_size
-        packed = self.kernels.take("packed", (B * T, form.columns))
-        out = self.kernels.take("attended", (B * T, H * E))
+        packed = self.kernels.take("packed", (B * T, form.columns), self.activation)
+        out = self.kernels.take("attended", (B * T, H * E), self.activation)
         lse = self.kernels.take("lse", (B, H, T))
         self.normed_product(x, (weights.norm, form.epsilon), weights.query_key_value, packed)
         cosines, sines = step.rope_table
@@ -52,7 +52,7 @@ class DecodingOps(ProductOps, FusingBackend):
     def gate_new(self, step: DecodeStep, form: SwigluForm, index: int) -> None:
         """x ← x + h · down(silu(gate(norm(x))) · up(norm(x)))"""
         x, weights = step.x_ND, step.weights[index]
-        hidden = self.kernels.take("hidden", (len(x), form.ffn))
+        hidden = self.kernels.take("hidden", (len(x), form.ffn), self.activation)
         gate, up = (weights.gate_up[part] for part in (form.gate, form.up))
         self.normed_product(x, (weights.norm, form.epsilon), gate, hidden, up)
         self.multiply(hidden, weights.down, x, form.step_size, x)
@@ -70,10 +70,10 @@ class DecodingOps(ProductOps, FusingBackend):
         if len(x_ND) <= sizes.FEW_ROWS:
             self.multiply_few(x_ND, right_FD, out_NF, norm=norm, up_NK=up_FD)
             return
-        normed = self.kernels.take("normed", x_ND.shape)
+        normed = self.kernels.take("normed", x_ND.shape, self.activation)
         self.rms_norm(RmsNorm(x_ND, *norm, normed, self.kernels.take("inverse", (len(x_ND),))))
         self.multiply(normed, right_FD, out_NF)
         if up_FD is not None:
-            product = self.kernels.take("up", out_NF.shape)
+            product = self.kernels.take("up", out_NF.shape, self.activation)
             self.multiply(normed, up_FD, product)
             self.swiglu(out_NF, product, out_NF)

@@ -9,9 +9,9 @@ struct Arguments {
     x_at: u32, x_row: u32, seeds_at: u32, out_at: u32, out_row: u32,
 }
 
-@group(0) @binding(0) var<storage, read_write> x: array<f32>;
+@group(0) @binding(0) var<storage, read_write> x: array<Activation>;
 @group(0) @binding(1) var<storage, read_write> seeds: array<u32>;
-@group(0) @binding(2) var<storage, read_write> out: array<f32>;
+@group(0) @binding(2) var<storage, read_write> out: array<Activation>;
 @group(0) @binding(3) var<uniform> p: Arguments;
 
 /// The end of MurmurHash3 (Appleby 2011).
@@ -31,5 +31,5 @@ fn drop(thread: Thread) {
     let f = i % p.columns;
     let row = mixed(seeds[p.seeds_at + n] ^ mixed(p.salt));
     let kept = mixed(row ^ mixed(f)) >= p.threshold;
-    out[p.out_at + n * p.out_row + f] = select(0.0, x[p.x_at + n * p.x_row + f], kept);
+    out[p.out_at + n * p.out_row + f] = select(Activation(0.0), x[p.x_at + n * p.x_row + f], kept);
 }

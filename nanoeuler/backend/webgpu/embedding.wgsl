@@ -20,8 +20,8 @@ struct Arguments {
 @group(0) @binding(1) var<storage, read_write> table: array<Weight>;
 @group(0) @binding(2) var<storage, read_write> positions: array<i32>;
 @group(0) @binding(3) var<storage, read_write> position_table: array<Weight>;
-@group(0) @binding(4) var<storage, read_write> out: array<f32>;
-@group(0) @binding(5) var<storage, read_write> dout: array<f32>;
+@group(0) @binding(4) var<storage, read_write> out: array<Out>;
+@group(0) @binding(5) var<storage, read_write> dout: array<Activation>;
 @group(0) @binding(6) var<storage, read_write> dtable: array<f32>;
 @group(0) @binding(7) var<uniform> p: Arguments;
 
@@ -36,7 +36,7 @@ fn embed(thread: Thread) {
     let id = u32(clamp(ids[p.ids_at + n], 0, i32(p.vocabulary) - 1));
     if (id >= p.first && id < p.first + p.count) {
         let row = p.table_at + (id - p.first) * p.table_row;
-        out[p.out_at + n * p.out_row + d] = f32(table[row + d]);
+        out[p.out_at + n * p.out_row + d] = Out(table[row + d]);
     }
 }
 
@@ -49,15 +49,17 @@ fn add_positions(thread: Thread) {
     let n = i / p.columns;
     let d = i % p.columns;
     let position = u32(clamp(positions[p.positions_at + n], 0, i32(p.positions_count) - 1));
-    out[p.out_at + n * p.out_row + d] +=
-        f32(position_table[p.position_table_at + position * p.position_table_row + d]);
+    let row = p.position_table_at + position * p.position_table_row;
+    let to = p.out_at + n * p.out_row + d;
+    out[to] = Out(f32(out[to]) + f32(position_table[row + d]));
 }
 
 @compute @workgroup_size(THREADS)
 fn scale(thread: Thread) {
     let i = element(thread);
     if (i < p.rows * p.columns) {
-        out[p.out_at + (i / p.columns) * p.out_row + i % p.columns] *= p.factor;
+        let at = p.out_at + (i / p.columns) * p.out_row + i % p.columns;
+        out[at] = Out(f32(out[at]) * p.factor);
     }
 }
 
@@ -88,7 +90,7 @@ fn backward(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation_index
                 var bits = atomicLoad(&found[word]);
                 while (bits != 0u) {
                     let n = first + 32u * word + firstTrailingBit(bits);
-                    sum = add_to_pair(sum, dout[p.dout_at + n * p.dout_row + d]);
+                    sum = add_to_pair(sum, f32(dout[p.dout_at + n * p.dout_row + d]));
                     bits &= bits - 1u;
                 }
             }

@@ -1,8 +1,8 @@
 """The ops on any GPU, by WebGPU. `backend/reference.py` says what each computes, the `.wgsl` files
 how.
 
-Everything is computed in float32, and sums are taken in a fixed order, so on one adapter and driver
-equal inputs give equal bits.
+Everything is computed in float32, from and into arrays of float32 or float16; sums are taken in a
+fixed order, so on one adapter and driver equal inputs give equal bits.
 """
 
 import math
@@ -22,7 +22,7 @@ from nanoeuler.backend.records import (
     Rotation,
 )
 from nanoeuler.backend.webgpu import sizes
-from nanoeuler.backend.webgpu.arrays import DeviceArray
+from nanoeuler.backend.webgpu.arrays import DeviceArray, in_words
 from nanoeuler.backend.webgpu.decoding import DecodingOps
 from nanoeuler.backend.webgpu.kernels import flat_grid
 from nanoeuler.backend.webgpu.logit_ops import LogitOps
@@ -37,7 +37,7 @@ ROOM = 2560
 
 
 class WebGpuBackend(LogitOps, DecodingOps, OptimizerOps):
-    """Arrays of a WebGPU adapter, in float32."""
+    """Arrays of a WebGPU adapter, in float32 and, where asked for, float16."""
 
     name = "webgpu"
     own_rounding = "each driver compiles the kernels in its own way"
@@ -91,7 +91,9 @@ class WebGpuBackend(LogitOps, DecodingOps, OptimizerOps):
             index_R = self.from_host(index_R.astype(np.int32))
         R, D = len(index_R), x_ND.shape[1]
         out_RD = self.empty((R, D), x_ND.dtype) if out_RD is None else out_RD
-        arrays = {"source": x_ND, "offset": index_R, "copied": out_RD}
+        source, copied = in_words(x_ND), in_words(out_RD)
+        D = source.shape[1]
+        arrays = {"source": source, "offset": index_R, "copied": copied}
         numbers = {"count": R * D, "width": D, "bound": len(x_ND)}
         self.launch_on("cache", "gather", R * D, **arrays, **numbers)
         return out_RD
@@ -270,8 +272,9 @@ class WebGpuBackend(LogitOps, DecodingOps, OptimizerOps):
         self.launch(file, kernel, grid, root=root, **constants, **arrays, **numbers)
 
     def write_cache(self, cache_BSGE: Array, new_BTGE: Array, offset_B: Array) -> Array:
-        (B, T, G, E), S = new_BTGE.shape, cache_BSGE.shape[1]
-        arrays = {"source": new_BTGE, "offset": offset_B, "copied": cache_BSGE}
+        source, copied = in_words(new_BTGE), in_words(cache_BSGE)
+        (B, T, G, E), S = source.shape, cache_BSGE.shape[1]
+        arrays = {"source": source, "offset": offset_B, "copied": copied}
         numbers = {"count": B * T * G * E, "tokens": T, "width": G * E, "slots": S}
         self.launch_on("cache", "write", B * T * G * E, **arrays, **numbers)
         return cache_BSGE

@@ -15,12 +15,12 @@ struct Arguments {
     weight_at: u32, add_at: u32, add_outer: u32, out_at: u32, out_outer: u32,
 }
 
-@group(0) @binding(0) var<storage, read_write> left: array<Numbers>;
-@group(0) @binding(1) var<storage, read_write> right: array<NumbersOfWeight>;
-@group(0) @binding(2) var<storage, read_write> up: array<NumbersOfWeight>;
-@group(0) @binding(3) var<storage, read_write> weight: array<Numbers>;
-@group(0) @binding(4) var<storage, read_write> add: array<f32>;
-@group(0) @binding(5) var<storage, read_write> out: array<f32>;
+@group(0) @binding(0) var<storage, read_write> left: array<NumbersOfLeft>;
+@group(0) @binding(1) var<storage, read_write> right: array<NumbersOfRight>;
+@group(0) @binding(2) var<storage, read_write> up: array<NumbersOfRight>;
+@group(0) @binding(3) var<storage, read_write> weight: array<NumbersOfLeft>;
+@group(0) @binding(4) var<storage, read_write> add: array<Add>;
+@group(0) @binding(5) var<storage, read_write> out: array<Out>;
 @group(0) @binding(6) var<uniform> p: Arguments;
 
 const SHARE = THREADS / FEW_ROWS_COLUMNS;
@@ -48,10 +48,10 @@ fn multiply(workgroup: Workgroup, @builtin(local_invocation_index) thread: u32) 
                 of_up = Numbers(up[from_up + k]);
             }
             for (var m = 0u; m < LEFT_ROWS; m++) {  // unrolled
-                var x = left[(p.left_at + m * p.left_outer) / WIDTH + k];
+                var x = Numbers(left[(p.left_at + m * p.left_outer) / WIDTH + k]);
                 if (NORMED) {
                     squares[m] = fma(x, x, squares[m]);
-                    x *= weight[p.weight_at / WIDTH + k];
+                    x *= Numbers(weight[p.weight_at / WIDTH + k]);
                 }
                 sums[m] = fma(x, of_right, sums[m]);
                 if (GATED) {
@@ -96,8 +96,8 @@ fn multiply(workgroup: Workgroup, @builtin(local_invocation_index) thread: u32) 
         }
         value *= p.scale;
         if (p.add_scale != 0.0) {
-            value = fma(p.add_scale, add[p.add_at + share * p.add_outer + n], value);
+            value = fma(p.add_scale, f32(add[p.add_at + share * p.add_outer + n]), value);
         }
-        out[p.out_at + share * p.out_outer + n] = value;
+        out[p.out_at + share * p.out_outer + n] = Out(value);
     }
 }

@@ -4,11 +4,15 @@ A file names its arrays, and its numbers in a structure `Arguments`. For an arra
 may have `x_at`, the element at which the array begins in what the kernel sees of its buffer, and
 its strides in elements: `x_batch` and `x_row`, that from a token to the next, and of matrices
 `x_outer` and `x_inner`.
+
+An array of a type out of `ROLES` holds float32 or float16, as those of a launch do: all that play
+one role in a file hold the same. A kernel reads it as f32(x[i]), and writes Role(value).
 """
 
 import functools
 import re
 import struct
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +21,10 @@ import numpy as np
 from nanoeuler.backend.webgpu import sizes
 
 FOLDER = Path(__file__).parent
-BINDING = re.compile(r"@binding\((\d+)\) var<[^>]*> (\w+): (array<vec2<f32>>)?(array<.*Weight>)?")
+BINDING = re.compile(r"@binding\((\d+)\) var<[^>]*> (\w+): ([^;]+);")
+ROLES = ("Activation", "Weight", "Left", "Right", "Add", "Out")
+ROLE = re.compile(rf"\b(?:NumbersOf)?({'|'.join(ROLES)})\b")
+PAIR, BYTES_OF_PAIR, BYTES, BYTES_OF_HALF = "array<vec2<f32>>", 8, 4, 2
 ARGUMENTS = re.compile(r"struct Arguments \{(.*?)\}", re.DOTALL)
 UNROLLED = re.compile(
     r"^( *)for \(var (\w+) = 0u; \2 < (\w+); \2\+\+\) \{  // unrolled(?: by (\d+))?\n", re.MULTILINE
@@ -38,6 +45,8 @@ class Source:
     code: str
     bindings: dict[str, tuple[int, int]]
     """Number and bytes of an element, by the array's name."""
+    roles: dict[str, str]
+    """Of the arrays that play one."""
     formats: list[tuple[str, str]]
     """Name and format of each number of `Arguments`."""
 
@@ -66,34 +75,49 @@ class Source:
 
 Constants = tuple[tuple[str, int | bool], ...]
 FLOAT16 = np.dtype(np.float16)
-HALF = "HALF"
-"""The constant of a launch whose weights are float16."""
 
 WIDTH = "WIDTH"
 """The constant of a launch that reads so many neighbours at once, where a file leaves it open."""
 NUMBERS_OF = {
     1: """alias Numbers = f32;
-alias NumbersOfWeight = Weight;
+alias NumbersOfLeft = Left;
+alias NumbersOfRight = Right;
 fn sum_of(x: Numbers) -> f32 { return x; }""",
     4: """alias Numbers = vec4<f32>;
-alias NumbersOfWeight = vec4<Weight>;
+alias NumbersOfLeft = vec4<Left>;
+alias NumbersOfRight = vec4<Right>;
 fn sum_of(x: Numbers) -> f32 { return (x.x + x.y) + (x.z + x.w); }""",
 }
 """By that width: so many numbers, and their sum."""
 
 
 @functools.cache
-def source(name: str, constants: Constants = ()) -> Source:
-    """The file `name`; `constants` are those of this launch, beside what stands in sizes.py."""
+def source(name: str, constants: Constants = (), halves: frozenset[str] = frozenset()) -> Source:
+    """The file `name`; `constants` are those of this launch, beside what stands in sizes.py, and
+    `halves` its arrays of float16.
+
+    Raises `TypeError` where a kernel reads none there, or something else in the same role.
+    """
     code = (FOLDER / f"{name}.wgsl").read_text(encoding="utf-8")
-    weight = 2 if dict(constants).get(HALF) else 4
+    types = {array: (int(number), kind) for number, array, kind in BINDING.findall(code)}
+    roles = {array: found[1] for array, (_, kind) in types.items() if (found := ROLE.search(kind))}
+    if none := halves - roles.keys():
+        raise TypeError(f"{name}.wgsl reads no float16 in {', '.join(sorted(none))}")
+    half_roles = {roles[array] for array in halves}
     bindings = {
-        array: (int(number), 8 if pair else weight if is_weight else 4)
-        for number, array, pair, is_weight in BINDING.findall(code)
+        array: (
+            number,
+            BYTES_OF_HALF
+            if roles.get(array) in half_roles
+            else BYTES_OF_PAIR
+            if kind == PAIR
+            else BYTES,
+        )
+        for array, (number, kind) in types.items()
     }
     (numbers,) = ARGUMENTS.findall(code)
-    text = f"{prelude(constants)}\n{unrolled(code, dict(constants))}"
-    return Source(text, code, bindings, FIELD.findall(numbers))
+    text = f"{prelude(constants, half_roles)}\n{unrolled(code, dict(constants))}"
+    return Source(text, code, bindings, roles, FIELD.findall(numbers))
 
 
 def unrolled(code: str, constants: dict[str, int]) -> str:
@@ -120,12 +144,12 @@ def unrolled(code: str, constants: dict[str, int]) -> str:
     return code
 
 
-def prelude(constants: Constants = ()) -> str:
+def prelude(constants: Constants = (), half_roles: Collection[str] = ()) -> str:
     """What stands in front of every file."""
     common = (FOLDER / "common.wgsl").read_text(encoding="utf-8")
     known = {key: value for key, value in vars(sizes).items() if key.isupper()} | dict(constants)
-    half = known.pop(HALF, False)
-    lines = ["enable f16;", "alias Weight = f16;"] if half else ["alias Weight = f32;"]
+    lines = ["enable f16;"] if half_roles else []
+    lines += [f"alias {role} = {'f16' if role in half_roles else 'f32'};" for role in ROLES]
     lines += [constant(key, value) for key, value in known.items()]
     return "\n".join([*lines, NUMBERS_OF.get(known.get(WIDTH, 0), ""), common])
 

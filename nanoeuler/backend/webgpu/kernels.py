@@ -16,9 +16,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from nanoeuler.backend.webgpu import sizes
-from nanoeuler.backend.webgpu.arrays import DeviceArray, decode, encode, halves
+from nanoeuler.backend.webgpu.arrays import DeviceArray, decode, encode, halves, in_words
 from nanoeuler.backend.webgpu.device import Device, one_line
-from nanoeuler.backend.webgpu.kernel_sources import FLOAT16, HALF, NUMBERS, Source, source
+from nanoeuler.backend.webgpu.kernel_sources import (
+    BYTES_OF_HALF,
+    FLOAT16,
+    NUMBERS,
+    Source,
+    source,
+)
 from nanoeuler.backend.webgpu.staging import Staging
 from nanoeuler.errors import UserError
 
@@ -32,6 +38,8 @@ KEPT_NUMBERS = 1 << 14
 
 TIMED_SECONDS, MOST_REPEATS = 0.01, 20
 """Launches are timed for about so long, beside which a wait is short, or so often."""
+
+FLOATS = {np.dtype(np.float32), FLOAT16}
 
 Grid = tuple[int, ...]
 Command = tuple[Any, ...]
@@ -165,14 +173,12 @@ class Kernels:
     def launch(self, name: str, kernel: str, grid: Grid, /, **given: Any) -> None:
         """Launch `kernel` of the file `name`.
 
-        `given` are its arrays and numbers, and in capitals constants of this launch. Where one of
-        the arrays is float16, so are all those that the file calls weights.
+        `given` are its arrays and numbers, and in capitals constants of this launch.
         """
         constants = {key: given.pop(key) for key in [*given] if key.isupper()}
         arrays = {key: value for key, value in given.items() if isinstance(value, DeviceArray)}
-        if any(array.dtype == FLOAT16 for array in arrays.values()):
-            constants[HALF] = True
-        code = source(name, tuple(constants.items()))
+        halves = frozenset(key for key, array in arrays.items() if array.dtype == FLOAT16)
+        code = source(name, tuple(constants.items()), halves)
         windows: list[tuple[int, wgpu.GPUBuffer, int, int]] = []
         numbers = [0] * len(code.fields)
         for key, array in arrays.items():
@@ -180,6 +186,10 @@ class Kernels:
             if extent > self.most_bytes:
                 raise self.too_large(array, key)
             number, unit = code.bindings[key]
+            if (unit == BYTES_OF_HALF) != (array.dtype == FLOAT16):
+                raise TypeError(
+                    f"{name}.wgsl: {key} is {array.dtype}, another array of its role not"
+                )
             start = array.offset // WINDOW * WINDOW
             end = -(-(array.offset + max(unit, extent)) // 4) * 4
             windows.append((number, array.buffer, start, end - start))
@@ -331,8 +341,15 @@ class Kernels:
     # ---- copies
 
     def copy(self, source: DeviceArray, target: DeviceArray) -> None:
-        """target ← source, of the same type, spread to its shape."""
-        if source.itemsize != target.itemsize or target.itemsize % 4:
+        """target ← source, spread to its shape; float32 and float16 become each other."""
+        if source.itemsize == target.itemsize == FLOAT16.itemsize:
+            source, target = in_pairs(source, target)
+        converts = FLOAT16 in (source.dtype, target.dtype)
+        if converts:
+            known = {source.dtype, target.dtype} <= FLOATS
+        else:
+            known = source.itemsize == target.itemsize and target.itemsize % 4 == 0
+        if not known:
             raise TypeError(f"{source.dtype} cannot be copied to {target.dtype} on the GPU")
         if target.size == 0:
             return
@@ -341,10 +358,15 @@ class Kernels:
             for half in halves(target.shape):
                 self.copy(spread[half], target[half])
             return
-        words = target.itemsize // 4
-        count, arrays = target.size * words, {"source": spread, "copied": target}
-        dimensions = merged(target.shape, target.strides, spread.strides, words)
-        self.launch_on("copy", "copy", count, count=count, **arrays, **copy_arguments(dimensions))
+        words = 1 if converts else target.itemsize // 4
+        units = (target.itemsize, spread.itemsize) if converts else (4, 4)
+        count = target.size * words
+        dimensions = merged(target.shape, target.strides, spread.strides, words, units)
+        kernel, *names = (
+            ("convert", "floats", "converted") if converts else ("copy", "source", "copied")
+        )
+        arrays = dict(zip(names, (spread, target), strict=True))
+        self.launch_on("copy", kernel, count, count=count, **arrays, **copy_arguments(dimensions))
 
     def fill(self, target: DeviceArray, value: float) -> None:
         if target.size == 0:
@@ -352,6 +374,9 @@ class Kernels:
         if target.extent > self.most_bytes:
             for half in halves(target.shape):
                 self.fill(target[half], value)
+            return
+        if target.dtype == FLOAT16:
+            self.copy(self.from_host(np.full(1, value, np.float32)), target)
             return
         if target.itemsize != 4 and value != 0:
             raise TypeError(f"an array of {target.dtype} on the GPU is filled with 0 only")
@@ -404,14 +429,32 @@ def flat_grid(workgroups: int) -> Grid:
 
 
 Dimension = tuple[int, int, int]
-"""Size, and the strides of target and source, in words."""
+"""Size, and the strides of target and source, in words or numbers."""
+
+
+def in_pairs(source: DeviceArray, target: DeviceArray) -> tuple[DeviceArray, DeviceArray]:
+    """Arrays of 2 bytes a number in words, where the numbers of both lie in such pairs; else as
+    they are."""
+    try:
+        pair = in_words(source), in_words(target)
+    except ValueError:
+        return source, target
+    places = (place for each in pair for place in (each.offset, *each.strides))
+    same = source.shape[-1:] == target.shape[-1:] and not any(place % 4 for place in places)
+    return pair if same else (source, target)
 
 
 def merged(
-    shape: tuple[int, ...], to: tuple[int, ...], by: tuple[int, ...], words: int
+    shape: tuple[int, ...],
+    to: tuple[int, ...],
+    by: tuple[int, ...],
+    words: int,
+    units: tuple[int, int] = (4, 4),
 ) -> list[Dimension]:
-    """The dimensions of a copy, neighbours that lie alike made one."""
-    dimensions = [(n, a // 4, b // 4) for n, a, b in zip(shape, to, by, strict=True) if n > 1]
+    """The dimensions of a copy, neighbours that lie alike made one. `units`: bytes of an element of
+    target and source."""
+    strides = zip(shape, to, by, strict=True)
+    dimensions = [(n, a // units[0], b // units[1]) for n, a, b in strides if n > 1]
     if words > 1:
         dimensions.append((words, 1, 1))
     found: list[Dimension] = []

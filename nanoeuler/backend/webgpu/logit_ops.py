@@ -1,5 +1,7 @@
 """What follows the logits: losses and their gradients, and the likeliest token. See losses.wgsl."""
 
+from typing import Any
+
 import numpy as np
 
 from nanoeuler.backend.records import LogitRows, PreferencePairs
@@ -17,18 +19,21 @@ class LogitOps(WebGpuParts):
 
     def cross_entropy_backward(self, rows: LogitRows) -> None:
         arrays = {"targets": rows.targets_R, "weights": rows.weights_R, "lse": rows.lse_R}
-        self.launch_on_logits("cross_entropy_backward", rows.logits_RV, **arrays)
+        scale = self.gradient_scale
+        self.launch_on_logits(
+            "cross_entropy_backward", rows.logits_RV, gradient_scale=scale, **arrays
+        )
 
     def argmax(self, logits_RV: Array) -> Array:
         likeliest = self.empty((len(logits_RV),), np.int32)
         self.launch_on_logits("argmax", logits_RV, likeliest=likeliest)
         return likeliest
 
-    def launch_on_logits(self, kernel: str, logits_RV: Array, **arrays: Array) -> None:
+    def launch_on_logits(self, kernel: str, logits_RV: Array, **given: Any) -> None:
         R, V = logits_RV.shape
         if R:
             numbers = {"rows": R, "columns": V}
-            self.launch("losses", kernel, flat_grid(R), logits=logits_RV, **arrays, **numbers)
+            self.launch("losses", kernel, flat_grid(R), logits=logits_RV, **given, **numbers)
 
     def add_losses(self, logprobs_NK: Array, weights_NK: Array, losses_2: Array) -> None:
         N, K = logprobs_NK.shape

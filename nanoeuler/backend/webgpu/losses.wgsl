@@ -9,12 +9,13 @@
 
 struct Arguments {
     rows: u32, columns: u32, count: u32, heads: u32, tokens: u32, margin: f32, smoothing: f32,
+    gradient_scale: f32,
     logits_at: u32, logits_row: u32, targets_at: u32, logprobs_at: u32, lse_at: u32,
     weights_at: u32, losses_at: u32, likeliest_at: u32,
     spans_at: u32, reference_at: u32, scales_at: u32, shares_at: u32, pair_losses_at: u32,
 }
 
-@group(0) @binding(0) var<storage, read_write> logits: array<f32>;
+@group(0) @binding(0) var<storage, read_write> logits: array<Activation>;
 @group(0) @binding(1) var<storage, read_write> targets: array<i32>;
 @group(0) @binding(2) var<storage, read_write> logprobs: array<f32>;
 @group(0) @binding(3) var<storage, read_write> lse: array<f32>;
@@ -37,12 +38,12 @@ fn cross_entropy(workgroup: Workgroup, @builtin(local_invocation_index) lane: u3
     let base = p.logits_at + row * p.logits_row;
     var top = -HUGE;
     for (var v = lane; v < p.columns; v += THREADS) {
-        top = max(top, logits[base + v]);
+        top = max(top, f32(logits[base + v]));
     }
     top = workgroup_max(top, lane);
     var total = 0.0;
     for (var v = lane; v < p.columns; v += THREADS) {
-        total += exponential(logits[base + v] - top);
+        total += exponential(f32(logits[base + v]) - top);
     }
     total = workgroup_sum(total, lane);
     if (lane == 0u) {
@@ -51,7 +52,7 @@ fn cross_entropy(workgroup: Workgroup, @builtin(local_invocation_index) lane: u3
         let target_id = targets[p.targets_at + row];
         var logprob = 0.0;
         if (target_id >= 0) {
-            logprob = logits[base + u32(target_id)] - found;
+            logprob = f32(logits[base + u32(target_id)]) - found;
         }
         logprobs[p.logprobs_at + row] = logprob;
     }
@@ -65,11 +66,12 @@ fn cross_entropy_backward(workgroup: Workgroup, @builtin(local_invocation_index)
     }
     let base = p.logits_at + row * p.logits_row;
     let target_id = targets[p.targets_at + row];
-    let weight = select(weights[p.weights_at + row], 0.0, target_id < 0);
+    let weight = select(p.gradient_scale * weights[p.weights_at + row], 0.0, target_id < 0);
     let found = lse[p.lse_at + row];
     for (var v = lane; v < p.columns; v += THREADS) {
-        let probability = exponential(logits[base + v] - found);
-        logits[base + v] = weight * (probability - select(0.0, 1.0, i32(v) == target_id));
+        let probability = exponential(f32(logits[base + v]) - found);
+        let slope = probability - select(0.0, 1.0, i32(v) == target_id);
+        logits[base + v] = Activation(weight * slope);
     }
 }
 
@@ -84,7 +86,7 @@ fn argmax(workgroup: Workgroup, @builtin(local_invocation_index) lane: u32) {
     var top = -HUGE;
     var place = lane;
     for (var v = lane; v < p.columns; v += THREADS) {
-        let value = logits[p.logits_at + row * p.logits_row + v];
+        let value = f32(logits[p.logits_at + row * p.logits_row + v]);
         if (value > top) {
             top = value;
             place = v;

@@ -17,13 +17,13 @@ struct Arguments {
 @group(0) @binding(0) var<storage, read_write> x: array<f32>;
 @group(0) @binding(1) var<storage, read_write> weight: array<f32>;
 @group(0) @binding(2) var<storage, read_write> bias: array<f32>;
-@group(0) @binding(3) var<storage, read_write> out: array<f32>;
+@group(0) @binding(3) var<storage, read_write> out: array<Activation>;
 @group(0) @binding(4) var<storage, read_write> inverse: array<f32>;
-@group(0) @binding(5) var<storage, read_write> delta: array<f32>;
+@group(0) @binding(5) var<storage, read_write> delta: array<Activation>;
 @group(0) @binding(6) var<storage, read_write> step_bias: array<Weight>;
 @group(0) @binding(7) var<storage, read_write> total: array<f32>;
-@group(0) @binding(8) var<storage, read_write> dout: array<f32>;
-@group(0) @binding(9) var<storage, read_write> dx: array<f32>;
+@group(0) @binding(8) var<storage, read_write> dout: array<Activation>;
+@group(0) @binding(9) var<storage, read_write> dx: array<Activation>;
 @group(0) @binding(10) var<storage, read_write> means: array<f32>;
 @group(0) @binding(11) var<uniform> p: Arguments;
 
@@ -47,7 +47,7 @@ fn add(workgroup: Workgroup, @builtin(local_invocation_index) lane: u32) {
         return;
     }
     for (var d = lane; d < p.columns; d += THREADS) {
-        var step = delta[p.delta_at + row * p.delta_row + d];
+        var step = f32(delta[p.delta_at + row * p.delta_row + d]);
         if (p.adds_bias != 0u) {
             step += f32(step_bias[p.step_bias_at + d]);
         }
@@ -74,7 +74,7 @@ fn forward(workgroup: Workgroup, @builtin(local_invocation_index) lane: u32) {
         if (p.layer != 0u) {
             value += bias[p.bias_at + d];
         }
-        out[p.out_at + row * p.out_row + d] = value;
+        out[p.out_at + row * p.out_row + d] = Activation(value);
     }
     if (lane == 0u) {
         inverse[p.inverse_at + row] = factor;
@@ -105,7 +105,7 @@ fn backward(workgroup: Workgroup, @builtin(local_invocation_index) lane: u32) {
     var gradients = 0.0;
     for (var d = lane; d < p.columns; d += THREADS) {
         let unit = (x[p.x_at + row * p.x_row + d] - mean) * factor;
-        let gradient = dout[p.dout_at + row * p.dout_row + d] * weight[p.weight_at + d];
+        let gradient = f32(dout[p.dout_at + row * p.dout_row + d]) * weight[p.weight_at + d];
         slopes = fma(gradient, unit, slopes);
         gradients += gradient;
     }
@@ -117,22 +117,22 @@ fn backward(workgroup: Workgroup, @builtin(local_invocation_index) lane: u32) {
     for (var d = lane; d < p.columns; d += THREADS) {
         let unit = (x[p.x_at + row * p.x_row + d] - mean) * factor;
         let at = p.dout_at + row * p.dout_row + d;
-        let gradient = dout[at] * weight[p.weight_at + d];
+        let gradient = f32(dout[at]) * weight[p.weight_at + d];
         var value = (gradient - gradient_mean - unit * slope) * factor;
         let to = p.dx_at + row * p.dx_row + d;
         if (p.add_to_dx != 0u) {
-            value += dx[to];
+            value += f32(dx[to]);
         }
-        dx[to] = value;
+        dx[to] = Activation(value);
         if (p.writes_out != 0u) {
             var again = unit * weight[p.weight_at + d];
             if (p.layer != 0u) {
                 again += bias[p.bias_at + d];
             }
             if (p.out_is_dout != 0u) {
-                dout[at] = again;
+                dout[at] = Activation(again);
             } else {
-                out[p.out_at + row * p.out_row + d] = again;
+                out[p.out_at + row * p.out_row + d] = Activation(again);
             }
         }
     }

@@ -9,12 +9,16 @@ from nanoeuler.backend.records import AttentionForm, BlockForm
 from nanoeuler.backend.webgpu import sizes
 from nanoeuler.backend.webgpu.arrays import DeviceArray
 from nanoeuler.backend.webgpu.device import Device, device
+from nanoeuler.backend.webgpu.kernel_sources import FLOAT16
 from nanoeuler.backend.webgpu.kernels import Kernels
 from nanoeuler.backend.webgpu.runtime import WebGpuRuntime
 from nanoeuler.errors import UserError
 
 Array = DeviceArray
 FLOAT32 = np.dtype(np.float32)
+GRADIENT_SCALE = 2.0**13
+"""Of gradients in float16. A token of a step of 8,192 has a weight of 2⁻¹³: its logits' gradients
+are then probabilities, of which float16 has those from 6e-8 on."""
 HEAD_WIDTH, MOST_HEAD_SIZE = 4, 4 * sizes.THREADS
 """Numbers of a head that attention.wgsl reads together, and of all of it at most."""
 
@@ -26,12 +30,15 @@ class WebGpuParts(Backend):
 
     def __init__(self, precision: str = "fp32"):
         """`precision`: fp16, or auto on a GPU, keeps the matrices of models that are not trained in
-        float16, where the adapter reads it. All is computed in float32."""
+        float16, where the adapter reads it; fp16 also activations and their gradients. All is
+        computed in float32."""
         self.device = device()
-        self.precision = "fp32"
         halves = precision == "fp16" or (precision == "auto" and not self.device.software)
         self.halves_weights = halves and self.device.has_halves
-        self.dtype = self.activation = self.residual = FLOAT32
+        self.precision = "fp16" if precision == "fp16" and self.device.has_halves else "fp32"
+        self.dtype = self.residual = FLOAT32
+        self.activation = FLOAT16 if self.precision == "fp16" else FLOAT32
+        self.gradient_scale = GRADIENT_SCALE if self.precision == "fp16" else 1.0
         self.algorithms: dict[str, str] = {}
         self.kernels = Kernels(self.device)
         self.launch, self.launch_on = self.kernels.launch, self.kernels.launch_on
@@ -76,7 +83,8 @@ class WebGpuParts(Backend):
         return self.kernels.from_host(np.ascontiguousarray(array, dtype))
 
     def to_host(self, array: Array) -> np.ndarray:
-        return self.kernels.to_host(array)
+        found = self.kernels.to_host(array)
+        return found.astype(np.float32) if array.dtype == FLOAT16 else found
 
     def same(self, one: Array, other: Array) -> bool:
         """Do two arrays begin at the same place?"""

@@ -16,10 +16,10 @@ struct Arguments {
     out_at: u32, out_batch: u32, out_outer: u32,
 }
 
-@group(0) @binding(0) var<storage, read_write> left: array<f32>;
-@group(0) @binding(1) var<storage, read_write> right: array<Weight>;
-@group(0) @binding(2) var<storage, read_write> add: array<f32>;
-@group(0) @binding(3) var<storage, read_write> out: array<f32>;
+@group(0) @binding(0) var<storage, read_write> left: array<Left>;
+@group(0) @binding(1) var<storage, read_write> right: array<Right>;
+@group(0) @binding(2) var<storage, read_write> add: array<Add>;
+@group(0) @binding(3) var<storage, read_write> out: array<Out>;
 @group(0) @binding(4) var<uniform> p: Arguments;
 
 const QUADS = TILE / 4u;
@@ -30,7 +30,7 @@ var<workgroup> right_tile: array<array<vec4<f32>, QUADS>, STEP>;
 
 fn left_element(base: u32, m: u32, k: u32, end: u32) -> f32 {
     if (m < p.rows && k < end) {
-        return left[base + m * p.left_outer + k * p.left_inner];
+        return f32(left[base + m * p.left_outer + k * p.left_inner]);
     }
     return 0.0;
 }
@@ -52,9 +52,9 @@ fn store_row(batch: u32, m: u32, n: u32, sums: vec4<f32>) {
         if (n + i < p.columns) {
             var value = p.scale * sums[i];
             if (p.add_scale != 0.0) {
-                value = fma(p.add_scale, add[from_add + n + i], value);
+                value = fma(p.add_scale, f32(add[from_add + n + i]), value);
             }
-            out[to + n + i] = value;
+            out[to + n + i] = Out(value);
         }
     }
 }

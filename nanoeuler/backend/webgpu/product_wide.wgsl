@@ -19,10 +19,10 @@ struct Arguments {
     add_at: u32, add_outer: u32, out_at: u32, out_batch: u32, out_outer: u32,
 }
 
-@group(0) @binding(0) var<storage, read_write> left: array<vec4<f32>>;
-@group(0) @binding(1) var<storage, read_write> right: array<vec4<Weight>>;
-@group(0) @binding(2) var<storage, read_write> add: array<vec4<f32>>;
-@group(0) @binding(3) var<storage, read_write> out: array<vec4<f32>>;
+@group(0) @binding(0) var<storage, read_write> left: array<vec4<Left>>;
+@group(0) @binding(1) var<storage, read_write> right: array<vec4<Right>>;
+@group(0) @binding(2) var<storage, read_write> add: array<vec4<Add>>;
+@group(0) @binding(3) var<storage, read_write> out: array<vec4<Out>>;
 @group(0) @binding(4) var<uniform> p: Arguments;
 
 const ACROSS = WIDE_COLUMNS / 8u;  // threads in a row
@@ -43,22 +43,24 @@ fn place(i: u32, quads: u32, along_inner: bool) -> vec2<u32> {
     return vec2(4u * (i % quads), i / quads);
 }
 
-fn read_left(row: u32, k: u32, end: u32) -> vec4<f32> {
+fn read_left(row: u32, k: u32, end: u32) -> vec4<Left> {
     if (row < p.rows && k < end) {
         return left[(p.left_at + row * p.left_outer + k * p.left_inner) / 4u];
     }
-    return vec4<f32>();
+    return vec4<Left>();
 }
 
-fn read_right(row: u32, k: u32, end: u32) -> vec4<f32> {
+fn read_right(row: u32, k: u32, end: u32) -> vec4<Right> {
     if (row < p.columns && k < end) {
-        return vec4<f32>(right[(p.right_at + row * p.right_outer + k * p.right_inner) / 4u]);
+        return right[(p.right_at + row * p.right_outer + k * p.right_inner) / 4u];
     }
-    return vec4<f32>();
+    return vec4<Right>();
 }
 
-/// Into the half of the tile that begins at step `half`.
-fn store_left(at: vec2<u32>, half: u32, quad: vec4<f32>) {
+/// Into the half of the tile that begins at step `half`. What was read becomes float32 here and no
+/// earlier: a thread would wait for it, which costs a fifth of the rate.
+fn store_left(at: vec2<u32>, half: u32, read: vec4<Left>) {
+    let quad = vec4<f32>(read);
     let k = half + at.y;
     if (LEFT_INNER) {
         left_tile[k][at.x / 4u][at.x % 4u] = quad.x;
@@ -70,7 +72,8 @@ fn store_left(at: vec2<u32>, half: u32, quad: vec4<f32>) {
     }
 }
 
-fn store_right(at: vec2<u32>, half: u32, quad: vec4<f32>) {
+fn store_right(at: vec2<u32>, half: u32, read: vec4<Right>) {
+    let quad = vec4<f32>(read);
     let k = half + at.y;
     if (RIGHT_INNER) {
         right_tile[k][at.x / 4u][at.x % 4u] = quad.x;
@@ -86,9 +89,9 @@ fn store_quad(part: u32, m: u32, n: u32, sums: vec4<f32>) {
     if (m < p.rows && n < p.columns) {
         var value = p.scale * sums;
         if (p.add_scale != 0.0) {
-            value = fma(vec4(p.add_scale), add[(p.add_at + m * p.add_outer + n) / 4u], value);
+            value = fma(vec4(p.add_scale), vec4<f32>(add[(p.add_at + m * p.add_outer + n) / 4u]), value);
         }
-        out[(p.out_at + part * p.out_batch + m * p.out_outer + n) / 4u] = value;
+        out[(p.out_at + part * p.out_batch + m * p.out_outer + n) / 4u] = vec4<Out>(value);
     }
 }
 
@@ -120,8 +123,8 @@ fn multiply(
     var half = 0u;
     for (var k = begin; k < end; k += WIDE_DEPTH) {
         let next = k + WIDE_DEPTH;
-        var next_left = array<vec4<f32>, LEFT_READS>();
-        var next_right = array<vec4<f32>, RIGHT_READS>();
+        var next_left = array<vec4<Left>, LEFT_READS>();
+        var next_right = array<vec4<Right>, RIGHT_READS>();
         for (var i = 0u; i < LEFT_READS; i++) {  // unrolled
             let at = place(thread + i * MEMBERS, LEFT_QUADS, LEFT_INNER);
             next_left[i] = read_left(m0 + at.x, next + at.y, end);

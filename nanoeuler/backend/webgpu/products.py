@@ -135,7 +135,7 @@ class ProductOps(WebGpuParts):
 
         def seconds(tiling: Tiling) -> float:
             # `out` may be added to
-            scratch = self.kernels.take("timing", out.shape)
+            scratch = self.kernels.take("timing", out.shape, out.dtype)
             others = {"out": scratch} if add is not None else {"out": scratch, "add": scratch}
             return self.kernels.seconds(lambda: launch(tiling, **others))
 
@@ -193,7 +193,8 @@ def described(left_MK: Array, right_NK: Array, out: Array) -> str:
     """What the time of a product depends on."""
     sizes_MNK = "x".join(map(str, (*out.shape, left_MK.shape[-1])))
     along = " ".join("along" if is_along(each) else "across" for each in (left_MK, right_NK))
-    return f"{sizes_MNK} {along} {right_NK.dtype.name}"
+    types = " ".join(each.dtype.name for each in (left_MK, right_NK, out))
+    return f"{sizes_MNK} {along} {types}"
 
 
 def is_along(matrix: Array) -> bool:

@@ -16,21 +16,21 @@ struct Arguments {
     values_batch: u32,
 }
 
-@group(0) @binding(0) var<storage, read_write> x: array<f32>;
+@group(0) @binding(0) var<storage, read_write> x: array<Activation>;
 @group(0) @binding(1) var<storage, read_write> positions: array<i32>;
 @group(0) @binding(2) var<storage, read_write> cosines: array<f32>;
 @group(0) @binding(3) var<storage, read_write> sines: array<f32>;
 @group(0) @binding(4) var<storage, read_write> offset: array<i32>;
-@group(0) @binding(5) var<storage, read_write> keys: array<f32>;
-@group(0) @binding(6) var<storage, read_write> values: array<f32>;
+@group(0) @binding(5) var<storage, read_write> keys: array<Activation>;
+@group(0) @binding(6) var<storage, read_write> values: array<Activation>;
 @group(0) @binding(7) var<uniform> p: Arguments;
 
 /// Pair e of a head that begins at x[at].
 fn rotated(at: u32, position: u32, e: u32) -> vec2<f32> {
     let cosine = cosines[p.cosines_at + position * p.half + e];
     let sine = p.direction * sines[p.sines_at + position * p.half + e];
-    let a = x[at + e];
-    let b = x[at + p.half + e];
+    let a = f32(x[at + e]);
+    let b = f32(x[at + p.half + e]);
     return vec2(fma(a, cosine, -b * sine), fma(b, cosine, a * sine));
 }
 
@@ -44,8 +44,8 @@ fn rotate(thread: Thread) {
     let n = i / (p.half * p.heads);
     let at = p.x_at + n * p.x_row + (i / p.half) % p.heads * 2u * p.half;
     let pair = rotated(at, u32(positions[p.positions_at + n]), e);
-    x[at + e] = pair.x;
-    x[at + p.half + e] = pair.y;
+    x[at + e] = Activation(pair.x);
+    x[at + p.half + e] = Activation(pair.y);
 }
 
 @compute @workgroup_size(THREADS)
@@ -64,16 +64,16 @@ fn append(thread: Thread) {
     if (head < p.heads) {
         let at = token + head * 2u * p.half;
         let pair = rotated(at, slot, e);
-        x[at + e] = pair.x;
-        x[at + p.half + e] = pair.y;
+        x[at + e] = Activation(pair.x);
+        x[at + p.half + e] = Activation(pair.y);
     } else if (slot < p.slots) {
         let of_key = head - p.heads < p.key_heads;
         let first = (head - p.heads) % p.key_heads * 2u * p.half;
         if (of_key) {
             let to = p.keys_at + b * p.keys_batch + slot * p.keys_row + first + e;
             let pair = rotated(token + p.key + first, slot, e);
-            keys[to] = pair.x;
-            keys[to + p.half] = pair.y;
+            keys[to] = Activation(pair.x);
+            keys[to + p.half] = Activation(pair.y);
         } else {
             let to = p.values_at + b * p.values_batch + slot * p.values_row + first + e;
             values[to] = x[token + p.value + first + e];

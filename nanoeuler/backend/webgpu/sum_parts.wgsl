@@ -11,8 +11,8 @@ struct Arguments {
 }
 
 @group(0) @binding(0) var<storage, read_write> partial: array<f32>;
-@group(0) @binding(1) var<storage, read_write> add: array<f32>;
-@group(0) @binding(2) var<storage, read_write> out: array<f32>;
+@group(0) @binding(1) var<storage, read_write> add: array<Add>;
+@group(0) @binding(2) var<storage, read_write> out: array<Out>;
 @group(0) @binding(3) var<uniform> p: Arguments;
 
 @compute @workgroup_size(THREADS)
@@ -30,7 +30,7 @@ fn sum_parts(thread: Thread) {
     let m = i / p.columns;
     let n = i % p.columns;
     if (p.add_scale != 0.0) {
-        value = fma(p.add_scale, add[p.add_at + m * p.add_outer + n], value);
+        value = fma(p.add_scale, f32(add[p.add_at + m * p.add_outer + n]), value);
     }
-    out[p.out_at + m * p.out_outer + n] = value;
+    out[p.out_at + m * p.out_outer + n] = Out(value);
 }

@@ -39,7 +39,9 @@ from nanoeuler.model.checks.engine_attention import (
 )
 from nanoeuler.model.config import round_up
 
-OP_TOLERANCE = {"fp64": 1e-12, "fp32": 1e-6, "tf32": 1.5e-3, "bf16": 8e-3, "fp8": 8e-3}
+OP_TOLERANCE = {
+    **{"fp64": 1e-12, "fp32": 1e-6, "tf32": 1.5e-3, "fp16": 1e-3, "bf16": 8e-3, "fp8": 8e-3},
+}
 """fp64 (the reference alone): the same sums in another order. fp32: sums of up to a few hundred
 rounded products. tf32: operands of 10 bits, 2⁻¹¹ each. bf16: results of 8 bits, 2⁻⁹ each, and
 probabilities rounded before they are multiplied. fp8: bf16, as ops outside of training are."""
@@ -374,10 +376,11 @@ def check_cross_entropy(engine: Backend, random: Random, R: int, V: int) -> Iter
     outputs: dict[str, Output] = {name: ((R,), "statistic") for name in names}
 
     def cross_entropy(ops: Backend, a: Arrays) -> None:
-        rows = LogitRows(a.packed[:, :V], a.targets, a.logprobs, a.lse, a.weights)
+        weights = a.weights if ops is engine else engine.gradient_scale * a.weights
+        rows = LogitRows(a.packed[:, :V], a.targets, a.logprobs, a.lse, weights)
         ops.cross_entropy(rows)
         again, found = a.packed.copy(), (a.logprobs_at_once, a.lse_at_once)
-        ops.cross_entropy_with_gradient(LogitRows(again[:, :V], a.targets, *found, a.weights))
+        ops.cross_entropy_with_gradient(LogitRows(again[:, :V], a.targets, *found, weights))
         ops.cross_entropy_backward(rows)
         a.gradient, a.gradient_at_once = a.packed[:, :V], again[:, :V]
 

@@ -28,7 +28,7 @@ class AdamW:
     tensor_powers: ClassVar[Mapping[str, int]] = {"first_moment": 1, "second_moment": 2}
     # float32 in every precision
     tolerance: ClassVar[Mapping[str, float]] = dict.fromkeys(
-        ("fp64", "fp32", "tf32", "bf16", "fp8"), 1e-6
+        ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8"), 1e-6
     )
 
     @property

@@ -47,6 +47,7 @@ class Muon:
         "fp64": 1e-11,
         "fp32": 1e-6,
         "tf32": 5e-4,
+        "fp16": 1e-6,  # whose products are those of fp32
         "bf16": 5e-3,
         "fp8": 5e-3,  # which Muon's own products are not computed in
     }
