@@ -2,13 +2,14 @@
 
     python benchmarks/webgpu_step.py --presets medium base --beside cuda --kernels 8
 
-Beside it, in turns in the same process, another engine: cpu, or cuda, in fp32 (not tf32) as WebGPU
-and, but for products, in bf16. Each figure is the median of several turns with the fastest and the
-slowest, and a ratio the other engine's time over WebGPU's. Products are given in TFLOP/s, for each
-of the three that a linear layer takes; a step is forward, backward, clipping and AdamW on random
-tokens; decoding takes the likeliest token at batch 1, the host waiting for the logits of each, with
-matrices in float32 and, where the adapter reads it, in float16. The first lines name adapters and
-drivers. About two minutes on a large GPU.
+Beside it, in turns in the same process: the engine in fp16, where the adapter reads it, and another
+engine: cpu, or cuda, in fp32 (not tf32) as WebGPU and, but for products, in bf16. Each figure is
+the median of several turns with the fastest and the slowest, and a ratio the other side's time over
+WebGPU's in fp32. Products are given in TFLOP/s, for each of the three that a linear layer takes, in
+fp16 from activations in float16; a step is forward, backward, clipping and AdamW on random tokens;
+decoding takes the likeliest token at batch 1, the host waiting for the logits of each, with
+matrices in float32, matrices in float16, and everything in float16. The first lines name adapters
+and drivers. About two minutes on a large GPU.
 
 `--kernels N` adds the N kernels that take the most time of a step and of a decoded token, each by
 timestamps around a pass of its own. `--sizes TILE=32` and the like replace numbers of
@@ -32,6 +33,7 @@ from nanoeuler.backend.webgpu.engine import WebGpuBackend
 from nanoeuler.backend.webgpu.kernel_sources import FOLDER
 from nanoeuler.backend.webgpu.kernels import Command
 from nanoeuler.model.appending import extend
+from nanoeuler.model.buffers import training_pass_bytes
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.in_use import model_in_use
@@ -40,6 +42,7 @@ from nanoeuler.training.state import TrainingState
 from nanoeuler.training.streams import TextStream
 
 TURNS = 5
+KINDS = "float32", "matrices float16", "float16"
 DECODED = 64
 """Tokens of a turn of decoding."""
 
@@ -52,32 +55,39 @@ def main() -> None:
             raise SystemExit(f"--sizes {name}: sizes.py has no such number")
         setattr(sizes, name, int(value))
     engine = WebGpuBackend()
+    halves = [WebGpuBackend("fp16")] if engine.device.has_halves else []
     others: list[Backend] = []
     if options.beside:
         forms = ("fp32", "bf16") if options.beside == "cuda" else ("fp32",)
         others = [make_backend(options.beside, precision=each) for each in forms]
     for each in (engine, *others):
         print(each.environment())
+    sides = engine, *halves, *others
+    print("beside each other:", ", ".join(f"{each.name} {each.precision}" for each in sides))
     n = options.products
     for name, shape in {"x Wᵀ": "linear", "dout W": "input", "doutᵀ x": "weight"}.items():
-        times = in_turns([product(each, shape, n) for each in (engine, *others[:1])])
+        times = in_turns([product(each, shape, n) for each in (engine, *halves, *others[:1])])
         report(f"{name}, {n}³", lambda each: f"{2e-12 * n**3 / each:.2f} TFLOP/s", times)
     for preset in options.presets:
         config = ModelConfig.from_dict({"preset": preset})
         tokens = options.rows * config.context
-        times = in_turns([training(each, config, options.rows) for each in (engine, *others)])
+        times = in_turns([training(each, config, options.rows) for each in sides])
         title = f"{preset}, a step of {options.rows} × {config.context}"
         report(title, partial(speed, tokens), times)
-        for halves in (False, True):
-            engine.halves_weights = halves and engine.device.has_halves
-            if halves == engine.halves_weights:
-                times = in_turns([decoding(each, config) for each in (engine, *others)])
-                kind = "float16" if halves else "float32"
+        for each in (engine, *halves):
+            size = training_pass_bytes(config, each, options.rows, config.context)
+            print(f"    activations in {each.precision}: {1e-6 * size:,.0f} MB")
+        for kind, own in zip(KINDS, (engine, engine, *halves), strict=False):
+            own.halves_weights = bool(halves) and kind != "float32"
+            if halves or kind == "float32":
+                times = in_turns([decoding(each, config) for each in (own, *others)])
                 title = f"{preset}, decoding at batch 1, {kind}"
                 report(title, partial(speed, DECODED), times)
         if options.kernels:
-            for title, work in (("step", training), ("token", decoding)):
-                show_kernels(engine, f"{preset}, {title}", work, config, options)
+            for each in (engine, *halves):
+                for title, work in (("step", training), ("token", decoding)):
+                    named = f"{preset}, {title}, {each.precision}"
+                    show_kernels(each, named, work, config, options)
 
 
 def in_turns(sides: list[Callable[[], Any]]) -> list[list[float]]:
@@ -179,12 +189,14 @@ def device_times(engine: WebGpuBackend, commands: list[Command]) -> list[tuple[C
 
 def product(engine: Backend, shape: str, n: int) -> Callable[[], None]:
     random = np.random.default_rng(1)
-    x, y = (engine.from_host(random.standard_normal((n, n))) for _ in range(2))
-    out = engine.empty((n, n))
+    numbers = [random.standard_normal((n, n)) for _ in range(2)]
+    weight = engine.from_host(numbers[1])
+    x, y = (engine.from_host(each, engine.activation) for each in numbers)
+    out, dweight = (engine.empty((n, n), kind) for kind in (engine.activation, engine.dtype))
     calls: dict[str, Callable[[], None]] = {
-        "linear": lambda: engine.linear(x, y, out),
-        "input": lambda: engine.linear_backward_input(x, y, out),
-        "weight": lambda: engine.linear_backward_weight(x, y, out, accumulate=False),
+        "linear": lambda: engine.linear(x, weight, out),
+        "input": lambda: engine.linear_backward_input(x, weight, out),
+        "weight": lambda: engine.linear_backward_weight(x, y, dweight, accumulate=False),
     }
 
     def turn() -> None:

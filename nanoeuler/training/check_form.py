@@ -206,6 +206,7 @@ def form_rows(config: ModelConfig, rows: int) -> StepRows:
 PRESET_TOLERANCE = {
     "fp32": {"small": 1e-6, "base": 3e-6},
     "tf32": {"small": 2e-2, "base": 2e-2},
+    "fp16": {"small": 2e-2, "base": 2e-2},
     "bf16": {"small": 1e-1, "base": 1e-1},
 }
 """Limits for fresh models, per parameter tensor.
