@@ -18,6 +18,13 @@ TAIL = np.float32(3.6541528)
 """Initial weights stop at so many standard deviations. What lies beyond, three in ten thousand,
 NumPy computes by a logarithm of the C library, whose last bits are not the same everywhere."""
 
+FLOAT16 = np.dtype(np.float16)
+
+
+def fits_float16(parameters: np.ndarray) -> bool:
+    """Is none of the numbers larger than those of float16?"""
+    return bool(np.abs(parameters).max() <= np.finfo(FLOAT16).max)
+
 
 class FlatBuffer:
     """Views into one flat array laid out by `tensor_table`, or by `trained_table`.

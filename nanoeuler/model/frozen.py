@@ -7,7 +7,7 @@ import numpy as np
 
 from nanoeuler.backend.ops import Backend
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.flat import FlatBuffer
+from nanoeuler.model.flat import FLOAT16, FlatBuffer, fits_float16
 from nanoeuler.model.quantized import QuantizedBuffer, quantized_bytes
 from nanoeuler.model.spec import storage_elements, tensor_table
 from nanoeuler.model.tensors import NamedArrays, NamedViews
@@ -16,8 +16,8 @@ from nanoeuler.model.tensors import NamedArrays, NamedViews
 class Frozen:
     """A model as it was read, and as products of an engine read it, once somebody asks for that.
 
-    An engine whose products take bfloat16 has no float32 of its matrices. One that reads no codes
-    has their numbers in floats.
+    An engine whose products take numbers of 16 bits has no float32 of its matrices. One that reads
+    no codes has their numbers in floats.
     """
 
     def __init__(
@@ -51,8 +51,11 @@ class Frozen:
         if isinstance(self.weights, QuantizedBuffer) and self.backend.reads_codes:
             return self.weights, self.weights
         host, engine = self.in_floats(), self.backend
-        buffer = FlatBuffer(self.config, engine.from_host(host, engine.activation))
-        if engine.activation == engine.dtype:
+        kind = engine.activation
+        if kind == FLOAT16 and not fits_float16(host):
+            kind = engine.dtype
+        buffer = FlatBuffer(self.config, engine.from_host(host, kind))
+        if kind == engine.dtype:
             return buffer, buffer
         values = FlatBuffer(self.config, host)
         vectors = (tensor.name for tensor in buffer.table if len(tensor.shape) == 1)

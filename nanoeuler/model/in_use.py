@@ -4,11 +4,9 @@ import numpy as np
 
 from nanoeuler.backend.ops import Backend
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.flat import FlatBuffer
+from nanoeuler.model.flat import FLOAT16, FlatBuffer, fits_float16
 from nanoeuler.model.quantized import QuantizedBuffer
 from nanoeuler.model.transformer import Transformer
-
-FLOAT16 = np.dtype(np.float16)
 
 
 def model_in_use(
@@ -20,8 +18,7 @@ def model_in_use(
     larger than those, and the weights of norms in float32. `byte_cache`: see `CachePool`.
     """
     norms, dtype = None, None
-    fits = backend.halves_weights and np.abs(parameters).max() <= np.finfo(FLOAT16).max
-    if fits and config.lora is None:
+    if backend.halves_weights and fits_float16(parameters) and config.lora is None:
         views, dtype = FlatBuffer(config, parameters), FLOAT16
         vectors = (tensor.name for tensor in views.table if len(tensor.shape) == 1)
         norms = {name: backend.from_host(views[name]) for name in vectors}

@@ -379,6 +379,8 @@ class Trainer:
         if self.job.backend.candidate:
             return f"{text}; `nanoeuler check --op` says whether your ops are to blame"
         text += f"; lower {stage}.learning_rate or raise {stage}.warmup_steps"
+        if self.job.backend.precision == "fp16":
+            text += f", or leave {stage}.precision out: numbers of 16 bits end at 65,504"
         good = self.checkpoints.newest(step - REWIND_STEPS) or self.checkpoints.newest()
         if good is None or BY_SECTION[stage].parents:  # a short stage, whose start may matter
             return text

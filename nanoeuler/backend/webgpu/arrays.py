@@ -148,12 +148,6 @@ class DeviceArray:
             self.kernels.fill(target, values)
 
 
-def in_words(array: DeviceArray) -> DeviceArray:
-    """Numbers of 2 bytes as pairs of them, so that they are copied as others are; others as they
-    are. Raises ValueError where neighbours lie apart, or are odd in number."""
-    return array if array.itemsize % 4 == 0 else array.view(np.uint32)
-
-
 def encode(values: np.ndarray) -> np.ndarray:
     """Values as a buffer holds them: float64 as pairs of float32."""
     values = np.ascontiguousarray(values)

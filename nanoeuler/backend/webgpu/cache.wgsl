@@ -3,7 +3,7 @@
 // write:   in new (B, T, width), offset (B); out cache (B, S, width): slots from offset[b] on, and
 //          what would lie past the end is dropped; bytes = 8 * B * T * width
 // windows: in starts (B, T), offset (B); out out (B, T); bytes = 8 * B * T
-// gather:  in source (N, D) words, index (R); out copied (R, D); bytes = 8 * R * D
+// gather:  in source (N, D), index (R); out copied (R, D); bytes = 8 * R * D
 
 struct Arguments {
     count: u32, tokens: u32, width: u32, slots: u32, window: i32, last: i32, bound: u32,
@@ -12,9 +12,9 @@ struct Arguments {
     offset_at: u32, starts_at: u32, out_at: u32,
 }
 
-@group(0) @binding(0) var<storage, read_write> source: array<u32>;
+@group(0) @binding(0) var<storage, read_write> source: array<Activation>;
 @group(0) @binding(1) var<storage, read_write> offset: array<i32>;
-@group(0) @binding(2) var<storage, read_write> copied: array<u32>;
+@group(0) @binding(2) var<storage, read_write> copied: array<Activation>;
 @group(0) @binding(3) var<storage, read_write> starts: array<i32>;
 @group(0) @binding(4) var<storage, read_write> out: array<i32>;
 @group(0) @binding(5) var<uniform> p: Arguments;

@@ -22,7 +22,7 @@ from nanoeuler.backend.records import (
     Rotation,
 )
 from nanoeuler.backend.webgpu import sizes
-from nanoeuler.backend.webgpu.arrays import DeviceArray, in_words
+from nanoeuler.backend.webgpu.arrays import DeviceArray
 from nanoeuler.backend.webgpu.decoding import DecodingOps
 from nanoeuler.backend.webgpu.kernels import flat_grid
 from nanoeuler.backend.webgpu.logit_ops import LogitOps
@@ -91,9 +91,7 @@ class WebGpuBackend(LogitOps, DecodingOps, OptimizerOps):
             index_R = self.from_host(index_R.astype(np.int32))
         R, D = len(index_R), x_ND.shape[1]
         out_RD = self.empty((R, D), x_ND.dtype) if out_RD is None else out_RD
-        source, copied = in_words(x_ND), in_words(out_RD)
-        D = source.shape[1]
-        arrays = {"source": source, "offset": index_R, "copied": copied}
+        arrays = {"source": x_ND, "offset": index_R, "copied": out_RD}
         numbers = {"count": R * D, "width": D, "bound": len(x_ND)}
         self.launch_on("cache", "gather", R * D, **arrays, **numbers)
         return out_RD
@@ -157,7 +155,7 @@ class WebGpuBackend(LogitOps, DecodingOps, OptimizerOps):
         numbers = {"adds_bias": bias_D is not None, "step_size": step_size, "rows": N, "columns": D}
         self.launch("norm", "add", flat_grid(N), **arrays, **numbers)
 
-    def norm_backward(self, dout_ND: Array, norm: Norm, into: NormGradients) -> None:
+    def rms_norm_backward(self, dout_ND: Array, norm: Norm, into: NormGradients) -> None:
         """Those of either kind. Sums over rows come first: `out` may take the place of `dout`."""
         x, inverse = norm.x_ND, norm.inverse_rms_N
         layer = isinstance(norm, LayerNorm)
@@ -182,7 +180,7 @@ class WebGpuBackend(LogitOps, DecodingOps, OptimizerOps):
             out_is_dout=in_place,
         )
 
-    layer_norm_backward = rms_norm_backward = norm_backward
+    layer_norm_backward = rms_norm_backward
 
     def launch_norm(self, kernel: str, norm: Norm, **given: Any) -> None:
         """A kernel of norm.wgsl that takes rows."""
@@ -272,9 +270,8 @@ class WebGpuBackend(LogitOps, DecodingOps, OptimizerOps):
         self.launch(file, kernel, grid, root=root, **constants, **arrays, **numbers)
 
     def write_cache(self, cache_BSGE: Array, new_BTGE: Array, offset_B: Array) -> Array:
-        source, copied = in_words(new_BTGE), in_words(cache_BSGE)
-        (B, T, G, E), S = source.shape, cache_BSGE.shape[1]
-        arrays = {"source": source, "offset": offset_B, "copied": copied}
+        (B, T, G, E), S = new_BTGE.shape, cache_BSGE.shape[1]
+        arrays = {"source": new_BTGE, "offset": offset_B, "copied": cache_BSGE}
         numbers = {"count": B * T * G * E, "tokens": T, "width": G * E, "slots": S}
         self.launch_on("cache", "write", B * T * G * E, **arrays, **numbers)
         return cache_BSGE

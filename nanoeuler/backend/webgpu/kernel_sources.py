@@ -45,8 +45,6 @@ class Source:
     code: str
     bindings: dict[str, tuple[int, int]]
     """Number and bytes of an element, by the array's name."""
-    roles: dict[str, str]
-    """Of the arrays that play one."""
     formats: list[tuple[str, str]]
     """Name and format of each number of `Arguments`."""
 
@@ -94,30 +92,21 @@ fn sum_of(x: Numbers) -> f32 { return (x.x + x.y) + (x.z + x.w); }""",
 @functools.cache
 def source(name: str, constants: Constants = (), halves: frozenset[str] = frozenset()) -> Source:
     """The file `name`; `constants` are those of this launch, beside what stands in sizes.py, and
-    `halves` its arrays of float16.
-
-    Raises `TypeError` where a kernel reads none there, or something else in the same role.
-    """
+    `halves` its arrays of float16. Raises `TypeError` where the file reads none."""
     code = (FOLDER / f"{name}.wgsl").read_text(encoding="utf-8")
     types = {array: (int(number), kind) for number, array, kind in BINDING.findall(code)}
     roles = {array: found[1] for array, (_, kind) in types.items() if (found := ROLE.search(kind))}
     if none := halves - roles.keys():
         raise TypeError(f"{name}.wgsl reads no float16 in {', '.join(sorted(none))}")
     half_roles = {roles[array] for array in halves}
-    bindings = {
-        array: (
-            number,
-            BYTES_OF_HALF
-            if roles.get(array) in half_roles
-            else BYTES_OF_PAIR
-            if kind == PAIR
-            else BYTES,
-        )
-        for array, (number, kind) in types.items()
+    sizes_of = {
+        array: BYTES_OF_PAIR if kind == PAIR else BYTES for array, (_, kind) in types.items()
     }
+    sizes_of |= {array: BYTES_OF_HALF for array, role in roles.items() if role in half_roles}
+    bindings = {array: (number, sizes_of[array]) for array, (number, _) in types.items()}
     (numbers,) = ARGUMENTS.findall(code)
     text = f"{prelude(constants, half_roles)}\n{unrolled(code, dict(constants))}"
-    return Source(text, code, bindings, roles, FIELD.findall(numbers))
+    return Source(text, code, bindings, FIELD.findall(numbers))
 
 
 def unrolled(code: str, constants: dict[str, int]) -> str:

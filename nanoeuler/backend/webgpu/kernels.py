@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from nanoeuler.backend.webgpu import sizes
-from nanoeuler.backend.webgpu.arrays import DeviceArray, decode, encode, halves, in_words
+from nanoeuler.backend.webgpu.arrays import DeviceArray, decode, encode, halves
 from nanoeuler.backend.webgpu.device import Device, one_line
 from nanoeuler.backend.webgpu.kernel_sources import (
+    BYTES,
     BYTES_OF_HALF,
     FLOAT16,
     NUMBERS,
@@ -342,13 +343,15 @@ class Kernels:
 
     def copy(self, source: DeviceArray, target: DeviceArray) -> None:
         """target ← source, spread to its shape; float32 and float16 become each other."""
-        if source.itemsize == target.itemsize == FLOAT16.itemsize:
-            source, target = in_pairs(source, target)
+        source, target = (
+            each.view(FLOAT16) if each.itemsize == BYTES_OF_HALF else each
+            for each in (source, target)
+        )
         converts = FLOAT16 in (source.dtype, target.dtype)
         if converts:
             known = {source.dtype, target.dtype} <= FLOATS
         else:
-            known = source.itemsize == target.itemsize and target.itemsize % 4 == 0
+            known = source.itemsize == target.itemsize and target.itemsize % BYTES == 0
         if not known:
             raise TypeError(f"{source.dtype} cannot be copied to {target.dtype} on the GPU")
         if target.size == 0:
@@ -358,14 +361,14 @@ class Kernels:
             for half in halves(target.shape):
                 self.copy(spread[half], target[half])
             return
-        words = 1 if converts else target.itemsize // 4
-        units = (target.itemsize, spread.itemsize) if converts else (4, 4)
+        if converts:
+            kernel, words, units = "convert", 1, (target.itemsize, spread.itemsize)
+            arrays = {"floats": spread, "converted": target}
+        else:
+            kernel, words, units = "copy", target.itemsize // BYTES, (BYTES, BYTES)
+            arrays = {"source": spread, "copied": target}
         count = target.size * words
         dimensions = merged(target.shape, target.strides, spread.strides, words, units)
-        kernel, *names = (
-            ("convert", "floats", "converted") if converts else ("copy", "source", "copied")
-        )
-        arrays = dict(zip(names, (spread, target), strict=True))
         self.launch_on("copy", kernel, count, count=count, **arrays, **copy_arguments(dimensions))
 
     def fill(self, target: DeviceArray, value: float) -> None:
@@ -432,24 +435,12 @@ Dimension = tuple[int, int, int]
 """Size, and the strides of target and source, in words or numbers."""
 
 
-def in_pairs(source: DeviceArray, target: DeviceArray) -> tuple[DeviceArray, DeviceArray]:
-    """Arrays of 2 bytes a number in words, where the numbers of both lie in such pairs; else as
-    they are."""
-    try:
-        pair = in_words(source), in_words(target)
-    except ValueError:
-        return source, target
-    places = (place for each in pair for place in (each.offset, *each.strides))
-    same = source.shape[-1:] == target.shape[-1:] and not any(place % 4 for place in places)
-    return pair if same else (source, target)
-
-
 def merged(
     shape: tuple[int, ...],
     to: tuple[int, ...],
     by: tuple[int, ...],
     words: int,
-    units: tuple[int, int] = (4, 4),
+    units: tuple[int, int] = (BYTES, BYTES),
 ) -> list[Dimension]:
     """The dimensions of a copy, neighbours that lie alike made one. `units`: bytes of an element of
     target and source."""

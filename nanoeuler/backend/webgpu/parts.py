@@ -51,6 +51,7 @@ class WebGpuParts(Backend):
         info = self.device.adapter.info
         return {
             "engine": self.name,
+            "precision": self.precision,
             "device": self.device.name,
             "driver": info["description"],
             "interface": info["backend_type"],

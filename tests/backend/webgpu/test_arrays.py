@@ -46,6 +46,31 @@ def test_what_is_written_to_a_view_is_in_the_array(engine, name):
     assert np.array_equal(engine.to_host(found), expected)
 
 
+@pytest.mark.parametrize("name", [each for each in VIEWS if each != "another type"])
+def test_numbers_of_16_bits_are_copied_and_become_those_of_32(halves, name):
+    view = VIEWS[name]
+    expected, found = VALUES.astype(np.float16), halves.from_host(VALUES, np.float16)
+    assert np.array_equal(halves.to_host(view(found)), view(expected))
+    assert np.array_equal(halves.to_host(view(found).copy()), view(expected))
+    view(found)[...] = 7
+    view(expected)[...] = 7
+    assert np.array_equal(halves.to_host(found), expected)
+    wide = halves.from_host(-VALUES / 3)
+    view(found)[...] = view(wide)
+    view(expected)[...] = view(-VALUES / 3)
+    assert np.array_equal(halves.to_host(found), expected)
+    view(wide)[...] = view(found)
+    assert np.array_equal(halves.to_host(view(wide)), view(expected))
+
+
+def test_float16_is_copied_bit_by_bit_as_whole_numbers(halves):
+    bits = np.arange(1 << 16, dtype=np.uint16)[:, None]
+    source, target = halves.from_host(bits), halves.zeros(bits.shape, np.uint16)
+    target[...] = source
+    is_number = ~np.isnan(bits.view(np.float16))
+    assert np.array_equal(halves.to_host(target)[is_number], bits[is_number])
+
+
 def test_a_reshape_that_would_take_a_copy_is_refused(engine):
     with pytest.raises(ValueError, match="copy"):
         engine.from_host(VALUES)[:, 1:].reshape(-1)

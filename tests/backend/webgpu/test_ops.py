@@ -3,8 +3,10 @@
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import pytest
 
+from nanoeuler.backend.records import RmsNorm
 from nanoeuler.backend.webgpu import kernels
 from nanoeuler.model.checks import engine_ops
 from nanoeuler.model.checks.comparison import Random
@@ -75,10 +77,10 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_an_op_agrees_with_the_specification(engine, name):
+def test_an_op_agrees_with_the_specification(either, name):
     for check in CASES[name]:
-        for row in check(engine, random=Random(3)):
-            assert row.error <= LIMIT, row
+        for row in check(either, random=Random(3)):
+            assert row.error <= OP_TOLERANCE[either.precision], row
 
 
 SMALL = {
@@ -146,6 +148,14 @@ def test_a_mistake_in_a_kernel_fails_the_check_of_its_op(
 
     monkeypatch.setattr(kernels, "source", planted)
     assert any(not row.error <= LIMIT for row in SMALL[case](engine, random=Random(3)))
+
+
+def test_an_array_of_another_type_than_its_role_is_refused(engine, halves):
+    whole, half = engine.zeros((9, 8)), halves.zeros((9, 8), np.float16)
+    with pytest.raises(TypeError, match=r"activations\.wgsl: up is float32"):
+        halves.swiglu(half, whole, half)
+    with pytest.raises(TypeError, match=r"norm\.wgsl reads no float16 in x"):
+        halves.rms_norm(RmsNorm(half, whole[0], 1e-5, half, whole[1]))
 
 
 def test_what_a_kernel_cannot_see_at_once_is_computed_in_parts(engine, monkeypatch):
