@@ -23,7 +23,8 @@ def make_backend(
     (fp32, tf32, bf16, fp8; auto: bf16) and `residual`, the type of the residual stream (fp32, bf16;
     auto: bf16), are for CUDA; others compute in float32. WebGPU keeps the matrices of a model that
     is not trained in float16 where `precision` is fp16, or auto and the adapter a GPU that reads
-    it. Raises `UserError` for a device that is not there, and a precision that it lacks.
+    it; where it is fp16, activations and their gradients, too. Raises `UserError` for a device that
+    is not there, and a precision that it lacks.
     """
     if device not in DEVICES:
         raise UserError(f"--device {device}: there are {', '.join(DEVICES)}")

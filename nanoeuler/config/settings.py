@@ -32,8 +32,9 @@ class Training(Section):
     )
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp8", "fp16"] = key(
         "number format of matrix products and activations on a GPU (weights and moments stay in "
-        "fp32); auto is bf16; fp8 is bf16 with most products of training in e4m3, from compute "
-        "capability 8.9 on. A CPU computes in fp32",
+        "fp32); auto is bf16, by WebGPU fp32; fp8 is bf16 with most products of training in e4m3, "
+        "from compute capability 8.9 on; fp16, by WebGPU alone, is fp32 from activations that are "
+        "kept in 16 bits, for less memory. A CPU computes in fp32",
         default="auto",
     )
     residual_precision: Literal["auto", "fp32", "bf16"] = key(

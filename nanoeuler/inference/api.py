@@ -291,7 +291,8 @@ def load(
     - `device`: auto (a GPU where there is one), cpu, cuda, webgpu, or reference (NumPy, slow).
     - `gpus`: 1 or 0; 0 forces the CPU, None takes what `device` says.
     - `precision`: of a GPU's products and activations: fp32, tf32 or bf16; auto is bf16. By WebGPU
-      of its weights: fp32 or fp16; auto is fp16 where the GPU reads it.
+      fp32 or fp16, of what is kept in memory; auto has the weights alone in fp16, where the GPU
+      reads it.
     - `speculation`: tokens are drafted, from the text or by the model's MTP heads, and checked
       together. The text is the same without, and slower.
     - `quantize`: round the weights to int8 or int4, for speed and memory on a CPU.

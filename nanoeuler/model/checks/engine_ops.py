@@ -40,11 +40,17 @@ from nanoeuler.model.checks.engine_attention import (
 from nanoeuler.model.config import round_up
 
 OP_TOLERANCE = {
-    **{"fp64": 1e-12, "fp32": 1e-6, "tf32": 1.5e-3, "fp16": 1e-3, "bf16": 8e-3, "fp8": 8e-3},
+    "fp64": 1e-12,
+    "fp32": 1e-6,
+    "tf32": 1.5e-3,
+    "fp16": 1e-3,
+    "bf16": 8e-3,
+    "fp8": 8e-3,
 }
 """fp64 (the reference alone): the same sums in another order. fp32: sums of up to a few hundred
-rounded products. tf32: operands of 10 bits, 2⁻¹¹ each. bf16: results of 8 bits, 2⁻⁹ each, and
-probabilities rounded before they are multiplied. fp8: bf16, as ops outside of training are."""
+rounded products. tf32: operands of 10 bits, 2⁻¹¹ each. fp16: such results. bf16: results of 8 bits,
+2⁻⁹ each, and probabilities rounded before they are multiplied. fp8: bf16, as ops outside of
+training are."""
 
 
 def check_device_ops(engine: Backend) -> Iterator[Comparison]:

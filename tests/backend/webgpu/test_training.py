@@ -28,7 +28,7 @@ FORMS = {
     },
 }
 LIMITS = {"fp32": 1e-5, "fp16": 5e-3}
-"""Some tens of roundings. The limits of training are 2e-4 and 2e-2."""
+"""Some tens of roundings. The limits of training are 2e-4 and 1e-2."""
 
 
 @pytest.mark.parametrize("name", FORMS)
