@@ -3,6 +3,7 @@
 "use strict";
 
 const PAIRS = { columns: 2, words: 2 }; // two numbers, each a pair of float32 whose sum counts
+const UNSCALED = { gradient_scale: 1 }; // gradients are float32, of which none is too small
 
 class TrainingOps extends WebGpuOps {
   // B rows of T tokens each. Sums of gradients begin anew.
@@ -140,7 +141,7 @@ class TrainingOps extends WebGpuOps {
     device.launch("losses", "cross_entropy", grid, { ...given, logprobs });
     const summed = { logprobs, weights, losses, count: rows, heads: 1 };
     device.launch("losses", "add_losses", [1], summed);
-    device.launch("losses", "cross_entropy_backward", grid, { ...given, weights });
+    device.launch("losses", "cross_entropy_backward", grid, { ...given, weights, ...UNSCALED });
     this.gradients.set(logits, logits);
     return losses;
   }
@@ -148,7 +149,7 @@ class TrainingOps extends WebGpuOps {
 
 // AdamW: examples/train.py's settings.
 const ADAMW = { beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 };
-const CLIP_NORM = 1;
+const UPDATE = { clip_norm: 1, ...UNSCALED };
 
 class Trainer {
   // `tensors`: [name, size, initial spread (null: ones), does it decay?]. `values`: name → numbers.
@@ -214,7 +215,7 @@ class Trainer {
     const parts = { parts: SQUARES_PARTS, count, squares };
     device.launch("update", "squared_norm", [SQUARES_PARTS], { ...parts, values: gradients });
     const told = { schedule: schedule.like(PAIRS), losses, report, scalars };
-    device.launch("update", "prepare", [1], { ...parts, ...told, clip_norm: CLIP_NORM });
+    device.launch("update", "prepare", [1], { ...parts, ...told, ...UPDATE });
     const { beta1, beta2 } = ADAMW;
     const numbers = { ...ADAMW, rest1: 1 - beta1, rest2: 1 - beta2 };
     Object.assign(numbers, { log_beta1: Math.log(beta1), log_beta2: Math.log(beta2) });
