@@ -168,6 +168,12 @@ class Primitives(ABC):
     own_rounding: ClassVar[str]
     """Why other devices of its kind round otherwise, in a clause."""
 
+    orders_sums: ClassVar[bool] = True
+    """Can a step's sums have one order for any number of ranks?"""
+
+    checked_precisions: ClassVar[tuple[str, ...]] = ("fp32",)
+    """Those that are compared with the specification, where the device has them."""
+
     @property
     def device_name(self) -> str:
         """The name of the device that computes, a GPU's or the processor's."""

@@ -12,12 +12,10 @@ from nanoeuler.errors import UserError, nearest
 from nanoeuler.lessons import OPS
 
 if TYPE_CHECKING:
+    from nanoeuler.backend.ops import Backend
     from nanoeuler.model.checks.comparison import Comparison
     from nanoeuler.training.optimizer.optimizer import OptimizerSettings
     from nanoeuler.training.start_check import Form
-
-CHECKED_PRECISIONS = {"cuda": ("fp32", "tf32", "bf16"), "webgpu": ("fp32", "fp16")}
-"""Of engines that have several; fp8 is bf16 outside of training."""
 
 FORMS: list[dict[str, Any]] = [
     {"preset": "small"},
@@ -121,7 +119,7 @@ def run_check(options: argparse.Namespace) -> None:
     )
     if options.config is None and (options.device == "cpu" or engine.device):
         length = 512 if engine.device else 1024
-        check_engine(engine.name, options.quick, {"small": (2, 128), "base": (1, length)})
+        check_engine(engine, options.quick, {"small": (2, 128), "base": (1, length)})
 
 
 def check_op(options: argparse.Namespace) -> None:
@@ -190,11 +188,11 @@ def checked_forms(options: argparse.Namespace) -> "list[Form]":
     return [Form(engine, model, training.recompute, optimizer_of(training))]
 
 
-def check_engine(device: str, quick: bool, shapes: dict[str, tuple[int, int]]) -> None:
-    """Compare an engine with the reference in float64, in every precision but fp8.
+def check_engine(engine: "Backend", quick: bool, shapes: dict[str, tuple[int, int]]) -> None:
+    """Compare the ops of an engine, in each of its precisions, with the reference in float64.
 
-    Its ops are compared, and unless `quick` whole models, too. `shapes` has the rows and the length
-    of the batch for each preset.
+    Unless `quick`, whole models are compared, too. `shapes` has the rows and the length of the
+    batch for each preset.
     """
     from dataclasses import replace
 
@@ -209,7 +207,7 @@ def check_engine(device: str, quick: bool, shapes: dict[str, tuple[int, int]]) -
     from nanoeuler.training.start_check import worst
 
     wrong: list[Comparison] = []
-    count = 0
+    count, device = 0, engine.name
 
     def compare(title: str, table: "Iterable[Comparison]", tolerance: float) -> None:
         nonlocal count
@@ -218,9 +216,9 @@ def check_engine(device: str, quick: bool, shapes: dict[str, tuple[int, int]]) -
         wrong.extend(row for row in comparisons if not row.passed)
         count += len(comparisons)
 
-    for precision in CHECKED_PRECISIONS.get(device, ("fp32",)):
+    for precision in engine.checked_precisions:
         backend = make_backend(device, precision=precision)
-        if backend.precision != precision:  # which the GPU does not read
+        if backend.precision != precision:  # which the device lacks
             continue
         compare(f"ops in {precision}", check_device_ops(backend), OP_TOLERANCE[precision])
         if quick:
@@ -232,11 +230,9 @@ def check_engine(device: str, quick: bool, shapes: dict[str, tuple[int, int]]) -
         if device == "cpu":
             table = check_reading(backend, "small", 20)
             compare("small, reading and decoding", table, tolerances["small"])
-    if device == "webgpu":
-        backend = make_backend(device)
-        if backend.halves_weights:
-            table = check_reading(backend, "small", 20)
-            compare("small, with weights in float16", table, READING_IN_FLOAT16)
+    if engine.halves_weights:
+        table = check_reading(engine, "small", 20)
+        compare("small, with weights in float16", table, READING_IN_FLOAT16)
     if wrong:
         found = worst(wrong)
         raise UserError(

@@ -152,7 +152,7 @@ def rank_count(options: argparse.Namespace) -> int:
         return started.size
     if gpus in (None, 0, 1):
         return options.ranks
-    if options.device in ("cpu", "reference", "webgpu"):
+    if options.device not in ("auto", "cuda"):
         raise UserError(f"--gpus {gpus} and --device {options.device}: leave one of them out")
     if options.ranks > 1:
         raise UserError("--gpus starts a rank for each GPU; leave --ranks out")

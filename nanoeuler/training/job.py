@@ -112,10 +112,10 @@ class Job:
         """
         if self.settings.reproducible is None:
             return 0
-        if self.backend.name == "webgpu":
+        if not self.backend.orders_sums:
             raise UserError(
-                f"{self.stage}.reproducible: WebGPU's drivers compile the kernels in their own "
-                "way; leave it out, or take --device cpu"
+                f"{self.stage}.reproducible: with --device {self.backend.name} "
+                f"{self.backend.own_rounding}; leave it out, or take --device cpu"
             )
         rows, least = self.stream.rows_per_step, self.backend.runtime.least_lane_tokens
         lanes = lanes_of(rows, self.stream.length, least)

@@ -56,6 +56,7 @@ class CudaBackend(DecodingOps, LogitOps, BiasedOps, FormOps, OptimizerOps):
 
     name = "cuda"
     own_rounding = "cuBLASLt chooses its algorithms for each model of GPU"
+    checked_precisions = ("fp32", "tf32", "bf16")  # fp8 is bf16 outside of training
     keeps_caches = True  # with the graphs recorded for them
     fused_layers = ((AttentionForm, SwigluForm), (BiasedAttentionForm, GeluForm))
     fused_variants = MappingProxyType({AttentionForm: frozenset({"qk_norm"})})

@@ -41,6 +41,8 @@ class WebGpuBackend(LogitOps, DecodingOps, OptimizerOps):
 
     name = "webgpu"
     own_rounding = "each driver compiles the kernels in its own way"
+    orders_sums = False
+    checked_precisions = ("fp32", "fp16")
     keeps_caches = True  # with the launches recorded for them
 
     # ---- embedding
