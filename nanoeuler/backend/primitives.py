@@ -118,9 +118,9 @@ class Primitives(ABC):
     reads_codes = False
     """May the weight of a product or an embedding be `Quantized`, where it is not trained?"""
 
-    gradient_scale = 1.0
+    loss_scale = 1.0
     """What gradients are multiplied by from the logits on until the update, a power of 2: so that
-    small ones are numbers of 16 bits, too."""
+    small ones are numbers of 16 bits, too (Micikevicius et al. 2018)."""
 
     halves_weights = False
     """Are matrices of a model that is used, and not trained, kept in float16?"""
@@ -460,7 +460,8 @@ class Primitives(ABC):
 
     @abstractmethod
     def cross_entropy_backward(self, rows: LogitRows) -> None:
-        """The logits become the gradient of the loss −Σ weights · logprobs, by weights and lse."""
+        """The logits become `loss_scale` times the gradient of the loss −Σ weights · logprobs, by
+        weights and lse."""
 
     @abstractmethod
     def add_losses(self, logprobs_NK: Array, weights_NK: Array, losses_2: Array) -> None:
@@ -508,10 +509,10 @@ class Primitives(ABC):
         Whether to move at all, the factor by which the gradient's norm is clipped, the learning
         rate, and the update's number from 1.
 
-        `squares` are those of the whole gradient. `schedule` (float64) holds the learning rate and
-        the number of updates done. `report` (float64) receives the gradient's norm before clipping,
-        and in its second slot counts the updates left out: the update ops do nothing when loss or
-        norm are not finite.
+        `squares` are those of the whole gradient, times `loss_scale`². `schedule` (float64) holds
+        the learning rate and the number of updates done. `report` (float64) receives the gradient's
+        norm before clipping, and in its second slot counts the updates left out: the update ops do
+        nothing when loss or norm are not finite.
         """
 
     @abstractmethod

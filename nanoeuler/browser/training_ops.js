@@ -3,7 +3,7 @@
 "use strict";
 
 const PAIRS = { columns: 2, words: 2 }; // two numbers, each a pair of float32 whose sum counts
-const UNSCALED = { gradient_scale: 1 }; // gradients are float32, of which none is too small
+const UNSCALED = { loss_scale: 1 }; // gradients are float32, of which none is too small
 
 class TrainingOps extends WebGpuOps {
   // B rows of T tokens each. Sums of gradients begin anew.

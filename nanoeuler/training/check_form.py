@@ -124,7 +124,7 @@ def check_small_model(
     )
     for _ in range(3 if ops.precision == "fp8" else 2):  # whose first step is one in bf16
         program.run()  # an engine may record the second run, and replays it
-    gradients = FlatBuffer(config, in_float64(ops, state.gradients) / ops.gradient_scale)
+    gradients = FlatBuffer(config, in_float64(ops, state.gradients) / ops.loss_scale)
     host = np.concatenate([frozen, in_float64(ops, state.parameters)])
     logprobs, found = reference_gradients(config, host, rows)
     expected = FlatBuffer(config, found)
@@ -241,7 +241,7 @@ def check_device_model(
     engine.runtime.program(lambda: state.compute_gradients(rows)).run()
     assert state.inputs is not None, "stage made them"
     logprobs = in_float64(engine, state.inputs.logprobs)
-    found = FlatBuffer(config, in_float64(engine, state.gradients) / engine.gradient_scale)
+    found = FlatBuffer(config, in_float64(engine, state.gradients) / engine.loss_scale)
 
     parameters = in_float64(engine, state.parameters)
     expected_logprobs, gradients = reference_gradients(config, parameters, batch_rows)

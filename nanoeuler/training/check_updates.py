@@ -43,7 +43,7 @@ def check_updates(
     bad = gradients[-1].array.copy()
     bad[0] = np.inf
     for step, values in enumerate([*(gradient.array for gradient in gradients), bad]):
-        state.gradients[...] = ops.from_host(ops.gradient_scale * values)
+        state.gradients[...] = ops.from_host(ops.loss_scale * values)
         state.schedule.load(np.array([RATES[step % len(RATES)], step]))
         program.run()
     found = FlatBuffer(config, in_float64(ops, state.parameters))

@@ -19,10 +19,8 @@ class LogitOps(WebGpuParts):
 
     def cross_entropy_backward(self, rows: LogitRows) -> None:
         arrays = {"targets": rows.targets_R, "weights": rows.weights_R, "lse": rows.lse_R}
-        scale = self.gradient_scale
-        self.launch_on_logits(
-            "cross_entropy_backward", rows.logits_RV, gradient_scale=scale, **arrays
-        )
+        scale = {"loss_scale": self.loss_scale}
+        self.launch_on_logits("cross_entropy_backward", rows.logits_RV, **arrays, **scale)
 
     def argmax(self, logits_RV: Array) -> Array:
         likeliest = self.empty((len(logits_RV),), np.int32)

@@ -9,7 +9,7 @@
 
 struct Arguments {
     rows: u32, columns: u32, count: u32, heads: u32, tokens: u32, margin: f32, smoothing: f32,
-    gradient_scale: f32,
+    loss_scale: f32,
     logits_at: u32, logits_row: u32, targets_at: u32, logprobs_at: u32, lse_at: u32,
     weights_at: u32, losses_at: u32, likeliest_at: u32,
     spans_at: u32, reference_at: u32, scales_at: u32, shares_at: u32, pair_losses_at: u32,
@@ -66,7 +66,7 @@ fn cross_entropy_backward(workgroup: Workgroup, @builtin(local_invocation_index)
     }
     let base = p.logits_at + row * p.logits_row;
     let target_id = targets[p.targets_at + row];
-    let weight = select(p.gradient_scale * weights[p.weights_at + row], 0.0, target_id < 0);
+    let weight = select(p.loss_scale * weights[p.weights_at + row], 0.0, target_id < 0);
     let found = lse[p.lse_at + row];
     for (var v = lane; v < p.columns; v += THREADS) {
         let probability = exponential(f32(logits[base + v]) - found);

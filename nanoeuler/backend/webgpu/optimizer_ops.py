@@ -41,7 +41,7 @@ class OptimizerOps(ProductOps):
         arrays = {"squares": squares, "schedule": schedule_2, "losses": losses_2}
         outputs = {"report": report_2, "scalars": scalars}
         told = {"parts": len(squares), "clip_norm": clip_norm}
-        told["gradient_scale"] = self.gradient_scale
+        told["loss_scale"] = self.loss_scale
         self.launch("update", "prepare", (1,), **arrays, **outputs, **told)
         return scalars
 

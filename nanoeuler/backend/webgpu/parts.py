@@ -16,9 +16,9 @@ from nanoeuler.errors import UserError
 
 Array = DeviceArray
 FLOAT32 = np.dtype(np.float32)
-GRADIENT_SCALE = 2.0**13
-"""Of gradients in float16. A token of a step of 8,192 has a weight of 2⁻¹³: its logits' gradients
-are then probabilities, of which float16 has those from 6e-8 on."""
+LOSS_SCALE = 2.0**13
+"""Where gradients are float16. A token of a step of 8,192 has a weight of 2⁻¹³: the gradients of
+its logits are then probabilities, of which float16 has those from 6e-8 on."""
 HEAD_WIDTH, MOST_HEAD_SIZE = 4, 4 * sizes.THREADS
 """Numbers of a head that attention.wgsl reads together, and of all of it at most."""
 
@@ -38,7 +38,7 @@ class WebGpuParts(Backend):
         self.precision = "fp16" if precision == "fp16" and self.device.has_halves else "fp32"
         self.dtype = self.residual = FLOAT32
         self.activation = FLOAT16 if self.precision == "fp16" else FLOAT32
-        self.gradient_scale = GRADIENT_SCALE if self.precision == "fp16" else 1.0
+        self.loss_scale = LOSS_SCALE if self.precision == "fp16" else 1.0
         self.algorithms: dict[str, str] = {}
         self.kernels = Kernels(self.device)
         self.launch, self.launch_on = self.kernels.launch, self.kernels.launch_on

@@ -10,7 +10,7 @@
 struct Arguments {
     count: u32, parts: u32, clip_norm: f32, log_beta1: f32, log_beta2: f32,
     beta1: f32, beta2: f32, rest1: f32, rest2: f32, epsilon: f32, weight_decay: f32, scale: f32,
-    gradient_scale: f32,
+    loss_scale: f32,
     size: u32, values_at: u32, squares_at: u32, scalars_at: u32, schedule_at: u32, losses_at: u32,
     report_at: u32, parameters_at: u32, gradients_at: u32, first_at: u32, second_at: u32,
     rates_at: u32, offsets_at: u32, x_at: u32, partial_at: u32,
@@ -54,7 +54,7 @@ fn prepare(@builtin(local_invocation_index) lane: u32) {
     }
     let total = workgroup_pair_sum(sum, lane);
     if (lane == 0u) {
-        let norm = sqrt(total.x + total.y) / p.gradient_scale;
+        let norm = sqrt(total.x + total.y) / p.loss_scale;
         let loss = losses[p.losses_at].x;
         let finite = is_finite(total.x) && is_finite(loss);
         report[p.report_at] = vec2(select(total.x, norm, is_finite(total.x)), 0.0);
@@ -63,7 +63,7 @@ fn prepare(@builtin(local_invocation_index) lane: u32) {
         let rate = schedule[p.schedule_at];
         let done = schedule[p.schedule_at + 1u];
         scalars[p.scalars_at] = vec2(select(0.0, 1.0, finite), 0.0);
-        let factor = min(1.0, p.clip_norm / (norm + 1e-6)) / p.gradient_scale;
+        let factor = min(1.0, p.clip_norm / (norm + 1e-6)) / p.loss_scale;
         scalars[p.scalars_at + 1u] = vec2(factor, 0.0);
         scalars[p.scalars_at + 2u] = rate;
         scalars[p.scalars_at + 3u] = vec2(done.x + 1.0, done.y);

@@ -164,7 +164,7 @@ def check_norm(op: str, engine: Backend, random: Random, N: int, D: int) -> Iter
     }
     outputs: dict[str, Output] = {
         "sum": ((N, D), "residual"),
-        **{name: ((N, D), "activation") for name in ("out", "plain", "fresh_dx")},
+        **{name: ((N, D), "activation") for name in ("out", "plain", "fresh_dx", "frozen_dx")},
         **{name: ((N,), "statistic") for name in ("inverse", "plain_inverse")},
         **{f"fresh_d{name}": ((D,), "statistic") for name in vectors},
     }
@@ -181,6 +181,7 @@ def check_norm(op: str, engine: Backend, random: Random, N: int, D: int) -> Iter
         ops.norm(plain)
         fresh = NormGradients(a.fresh_dx, a.fresh_dweight, getattr(a, "fresh_dbias", None))
         ops.norm_backward(a.dout, plain, fresh)
+        ops.norm_backward(a.dout, plain, NormGradients(a.frozen_dx, None, None))
         sums = NormGradients(a.dx, a.dweight, getattr(a, "dbias", None), True, True, a.dout)
         ops.norm_backward(a.dout, plain, sums)
 
@@ -382,7 +383,7 @@ def check_cross_entropy(engine: Backend, random: Random, R: int, V: int) -> Iter
     outputs: dict[str, Output] = {name: ((R,), "statistic") for name in names}
 
     def cross_entropy(ops: Backend, a: Arrays) -> None:
-        weights = a.weights if ops is engine else engine.gradient_scale * a.weights
+        weights = a.weights if ops is engine else engine.loss_scale * a.weights
         rows = LogitRows(a.packed[:, :V], a.targets, a.logprobs, a.lse, weights)
         ops.cross_entropy(rows)
         again, found = a.packed.copy(), (a.logprobs_at_once, a.lse_at_once)
