@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from nanoeuler.backend.reference import ReferenceBackend
+from nanoeuler.backend.webgpu.device import device
 from nanoeuler.model.buffers import training_pass_bytes
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import initial_parameters
@@ -93,7 +94,7 @@ def test_gradients_beyond_float16_leave_the_update_out(halves):
 
 
 def test_without_float16_on_the_adapter_all_is_in_float32(engine, monkeypatch):
-    monkeypatch.setattr(engine.device, "has_halves", False)
+    monkeypatch.setattr(device(), "has_halves", False)
     falling_back = type(engine)("fp16")
     assert (falling_back.precision, falling_back.activation) == ("fp32", np.float32)
     assert not falling_back.halves_weights
