@@ -89,7 +89,8 @@ fn store_quad(part: u32, m: u32, n: u32, sums: vec4<f32>) {
     if (m < p.rows && n < p.columns) {
         var value = p.scale * sums;
         if (p.add_scale != 0.0) {
-            value = fma(vec4(p.add_scale), vec4<f32>(add[(p.add_at + m * p.add_outer + n) / 4u]), value);
+            let added = vec4<f32>(add[(p.add_at + m * p.add_outer + n) / 4u]);
+            value = fma(vec4(p.add_scale), added, value);
         }
         out[(p.out_at + part * p.out_batch + m * p.out_outer + n) / 4u] = vec4<Out>(value);
     }
