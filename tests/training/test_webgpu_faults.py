@@ -64,8 +64,8 @@ def test_a_driver_that_computes_wrongly_trains_nothing_and_is_named_with_the_op(
 ):
     source = kernels.source
 
-    def wrong(name, constants=()):
-        found = source(name, constants)
+    def wrong(name, *given):
+        found = source(name, *given)
         return replace(found, text=found.text.replace("k = share; k <", "k = share + 1u; k <"))
 
     monkeypatch.setattr(kernels, "source", wrong)
@@ -77,3 +77,14 @@ def test_a_driver_that_computes_wrongly_trains_nothing_and_is_named_with_the_op(
     assert "; op 'linear 1 × 8 × 24' differs by " in said
     assert not (trainer.output / "pretrain/metrics.jsonl").exists()
     assert not (trainer.output / "pretrain/model").exists()
+
+
+def test_numbers_beyond_float16_end_the_stage_with_a_sentence_that_names_the_key(pretrain, trainer):
+    engine = WebGpuBackend("fp16")
+    if engine.precision == "fp32":
+        pytest.skip("the adapter reads no float16")
+    trainer.config["pretrain"] |= {"learning_rate": 1e4, "warmup_steps": 1, "rewinds": 1}
+    with pytest.raises(UserError) as ended:
+        pretrain(engine)
+    assert "the loss is not a number at step" in str(ended.value)
+    assert ", or leave pretrain.precision out: numbers of 16 bits end at 65,504" in str(ended.value)
