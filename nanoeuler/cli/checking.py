@@ -221,6 +221,9 @@ def check_engine(engine: "Backend", quick: bool, shapes: dict[str, tuple[int, in
         if backend.precision != precision:  # which the device lacks
             continue
         compare(f"ops in {precision}", check_device_ops(backend), OP_TOLERANCE[precision])
+        if backend.halves_weights:
+            table = check_reading(backend, "small", 20)
+            compare("small, all in float16", table, READING_IN_FLOAT16)
         if quick:
             continue
         tolerances = PRESET_TOLERANCE[precision]
@@ -230,9 +233,9 @@ def check_engine(engine: "Backend", quick: bool, shapes: dict[str, tuple[int, in
         if device == "cpu":
             table = check_reading(backend, "small", 20)
             compare("small, reading and decoding", table, tolerances["small"])
-    if engine.halves_weights:
+    if engine.halves_weights:  # and all else in float32
         table = check_reading(engine, "small", 20)
-        compare("small, with weights in float16", table, READING_IN_FLOAT16)
+        compare("small, weights in float16", table, READING_IN_FLOAT16)
     if wrong:
         found = worst(wrong)
         raise UserError(

@@ -6,7 +6,8 @@ its strides in elements: `x_batch` and `x_row`, that from a token to the next, a
 `x_outer` and `x_inner`.
 
 An array of a type out of `ROLES` holds float32 or float16, as those of a launch do: all that play
-one role in a file hold the same. A kernel reads it as f32(x[i]), and writes Role(value).
+one role in a file hold the same. A kernel reads it as f32(x[i]), and writes Role(value). The bytes
+that a file's header gives are those of float32.
 """
 
 import functools
@@ -24,7 +25,9 @@ FOLDER = Path(__file__).parent
 BINDING = re.compile(r"@binding\((\d+)\) var<[^>]*> (\w+): ([^;]+);")
 ROLES = ("Activation", "Weight", "Left", "Right", "Add", "Out")
 ROLE = re.compile(rf"\b(?:NumbersOf)?({'|'.join(ROLES)})\b")
-PAIR, BYTES_OF_PAIR, BYTES, BYTES_OF_HALF = "array<vec2<f32>>", 8, 4, 2
+PAIR = "array<vec2<f32>>"
+BYTES, BYTES_OF_HALF, BYTES_OF_PAIR = 4, 2, 8
+"""Of an element: of all types, of float16 and of a pair of float32."""
 ARGUMENTS = re.compile(r"struct Arguments \{(.*?)\}", re.DOTALL)
 UNROLLED = re.compile(
     r"^( *)for \(var (\w+) = 0u; \2 < (\w+); \2\+\+\) \{  // unrolled(?: by (\d+))?\n", re.MULTILINE
